@@ -1,0 +1,48 @@
+//! The boundary between deciding and computing. The engine hands a [`Backend`] numbered, plain-data
+//! [`StepPlan`]s; the backend executes them in order and answers with [`StepResult`]s. It never sees a request.
+
+mod numerics;
+mod plan;
+mod sample;
+
+pub use numerics::{Activations, IndexKeyFormat, KvFormat, Numerics};
+pub use plan::{Row, RowResult, StepPlan, StepResult, Wanted};
+pub use sample::{Sampled, Sampling};
+
+use overshot_kv::PoolCapacity;
+use overshot_model::Spec;
+
+/// Executes step plans, in order, over pools of cache pages that it owns.
+pub trait Backend: Send {
+    /// What computes, for people: `"cpu (avx2, 2 threads)"`.
+    fn name(&self) -> String;
+
+    fn spec(&self) -> &Spec;
+
+    /// The pages it holds; the accounting in `overshot_kv` works within them.
+    fn capacity(&self) -> PoolCapacity;
+
+    /// Queues a plan. Plans execute in the order of submission, which is the order of their numbers.
+    fn submit(&mut self, plan: StepPlan) -> Result<(), BackendError>;
+
+    /// Waits for the oldest plan not yet collected.
+    fn collect(&mut self) -> Result<StepResult, BackendError>;
+
+    /// Submits a plan and waits for it: the plain step.
+    fn step(&mut self, plan: StepPlan) -> Result<StepResult, BackendError> {
+        self.submit(plan)?;
+        self.collect()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error("step plan {number} arrived where plan {expected} was due")]
+    OutOfOrder { number: u64, expected: u64 },
+    #[error("step plan {number}, row {row}: {what}")]
+    BadRow { number: u64, row: usize, what: String },
+    #[error("step plan {number}: {what}")]
+    BadPlan { number: u64, what: String },
+    #[error("no step plan is waiting to be collected")]
+    NothingSubmitted,
+}

@@ -1,0 +1,55 @@
+//! What one step does and what comes back, as plain data.
+
+use crate::{Sampled, Sampling};
+use overshot_kv::{PageOp, PageTable};
+use std::sync::Arc;
+
+/// One step of the engine. `number` counts from 0 and is checked on arrival: a rank that misses a plan stops.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepPlan {
+    pub number: u64,
+    /// Done in order, before the rows.
+    pub page_ops: Vec<PageOp>,
+    /// No two rows write the same page.
+    pub rows: Vec<Row>,
+}
+
+/// Consecutive tokens of one sequence: a chunk of a prompt, or the newest token of a decode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// At least one.
+    pub tokens: Vec<u32>,
+    /// Position of `tokens[0]`; everything before it is already in the pages.
+    pub start: usize,
+    /// Covers positions `0 .. start + tokens.len()`.
+    pub pages: PageTable,
+    pub wanted: Wanted,
+}
+
+/// Which results of a row the engine needs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wanted {
+    /// Cache state only: a chunk that does not end its prompt.
+    Nothing,
+    /// A token drawn after the last position. `seen` counts the tokens that penalties apply to.
+    Token { sampling: Arc<Sampling>, seen: Vec<(u32, u32)> },
+    /// The logits after the last position.
+    LastLogits,
+    /// The logits after every position of the row.
+    AllLogits,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepResult {
+    pub number: u64,
+    /// In the order of the plan's rows.
+    pub rows: Vec<RowResult>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RowResult {
+    /// What was drawn: empty, or one token (several once drafts are verified).
+    pub tokens: Vec<Sampled>,
+    /// `[positions, vocab]`, where logits were wanted.
+    pub logits: Vec<f32>,
+}

@@ -1,0 +1,104 @@
+//! A weight matrix in its stored format, read in place.
+
+use crate::Bytes;
+use std::ops::Range;
+
+/// How the numbers of a matrix are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    F32,
+    Bf16,
+    /// E4M3 bytes, one UE8M0 scale per block of 128 rows x 128 columns.
+    Fp8,
+    /// E2M1 nibbles (low nibble = even column), one UE8M0 scale per row and 32 columns.
+    Fp4,
+}
+
+impl Format {
+    pub const FP8_BLOCK: usize = 128;
+    pub const FP4_BLOCK: usize = 32;
+
+    /// Bytes of one row of `cols` numbers, scales not counted.
+    pub fn row_bytes(self, cols: usize) -> usize {
+        match self {
+            Format::F32 => cols * 4,
+            Format::Bf16 => cols * 2,
+            Format::Fp8 => cols,
+            Format::Fp4 => cols / 2,
+        }
+    }
+
+    /// Scale bytes that belong to one row.
+    pub fn scale_row_bytes(self, cols: usize) -> usize {
+        match self {
+            Format::F32 | Format::Bf16 => 0,
+            Format::Fp8 => cols.div_ceil(Self::FP8_BLOCK),
+            Format::Fp4 => cols / Self::FP4_BLOCK,
+        }
+    }
+}
+
+/// `[rows, cols]`, row major: `y = W x` takes `cols` inputs to `rows` outputs. Cheap to clone and to slice.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    pub format: Format,
+    pub rows: usize,
+    pub cols: usize,
+    /// `rows * format.row_bytes(cols)` bytes.
+    data: Bytes,
+    /// The scale tensor of the *whole* stored matrix; empty for F32 and BF16.
+    scales: Bytes,
+    /// Where this view begins in the stored matrix: FP8 scale blocks count from there.
+    first_row: usize,
+}
+
+impl Matrix {
+    /// Panics when the byte counts do not fit: the loader checks shapes and reports by name before this.
+    pub fn new(format: Format, rows: usize, cols: usize, data: Bytes, scales: Bytes) -> Self {
+        assert_eq!(data.len(), rows * format.row_bytes(cols), "data bytes of a {rows} x {cols} {format:?} matrix");
+        let scale_rows = if format == Format::Fp8 { rows.div_ceil(Format::FP8_BLOCK) } else { rows };
+        assert_eq!(scales.len(), scale_rows * format.scale_row_bytes(cols), "scale bytes");
+        Matrix { format, rows, cols, data, scales, first_row: 0 }
+    }
+
+    pub fn row_bytes(&self) -> usize {
+        self.format.row_bytes(self.cols)
+    }
+
+    /// All rows, one after the other.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    pub fn row(&self, row: usize) -> &[u8] {
+        let bytes = self.row_bytes();
+        &self.data[row * bytes..(row + 1) * bytes]
+    }
+
+    /// The scale bytes of one row: one per 128 columns (FP8) or per 32 (FP4); empty otherwise.
+    pub fn scale_row(&self, row: usize) -> &[u8] {
+        let bytes = self.format.scale_row_bytes(self.cols);
+        let stored = match self.format {
+            Format::Fp8 => (self.first_row + row) / Format::FP8_BLOCK,
+            _ => self.first_row + row,
+        };
+        &self.scales[stored * bytes..(stored + 1) * bytes]
+    }
+
+    /// A view of some rows.
+    pub fn slice_rows(&self, rows: Range<usize>) -> Self {
+        let bytes = self.row_bytes();
+        Matrix {
+            rows: rows.len(),
+            data: self.data.slice(rows.start * bytes..rows.end * bytes),
+            scales: self.scales.clone(),
+            first_row: self.first_row + rows.start,
+            ..*self
+        }
+    }
+
+    /// Bytes that one pass over the matrix reads.
+    pub fn bytes(&self) -> usize {
+        self.data.len() + self.rows * self.format.scale_row_bytes(self.cols)
+    }
+}

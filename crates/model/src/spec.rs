@@ -1,0 +1,87 @@
+//! The checked shape of a model: what `config.json` said, after every field was understood.
+
+/// What a layer's queries can see beside the sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerKind {
+    /// The window only (compression ratio 0).
+    Window,
+    /// Compressed sparse attention: one entry per 4 tokens, the best `index_topk` of them chosen by an indexer.
+    Csa,
+    /// Heavily compressed attention: one entry per 128 tokens, all of them visible.
+    Hca,
+}
+
+impl LayerKind {
+    /// Tokens per compressed entry; 0 when the layer has none.
+    pub fn ratio(self) -> usize {
+        match self {
+            LayerKind::Window => 0,
+            LayerKind::Csa => 4,
+            LayerKind::Hca => 128,
+        }
+    }
+}
+
+/// How a layer's experts are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RoutingKind {
+    /// By a table from token id to experts.
+    Hash,
+    /// By the router's scores plus a learned bias.
+    Learned,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerSpec {
+    pub kind: LayerKind,
+    pub routing: RoutingKind,
+}
+
+/// YaRN stretching of the rotary frequencies of compressed layers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    pub factor: f32,
+    pub original_max_positions: usize,
+    pub beta_fast: f32,
+    pub beta_slow: f32,
+}
+
+/// Everything that fixes the arithmetic of a forward pass. Dimensions that are the same in every DeepSeek-V4
+/// are constants of this crate (`HEAD_DIM`, `WINDOW`, ...), not fields.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub heads: usize,
+    pub q_lora_rank: usize,
+    pub o_groups: usize,
+    pub o_lora_rank: usize,
+    pub index_heads: usize,
+    pub index_topk: usize,
+    pub experts: usize,
+    pub experts_per_token: usize,
+    /// Inner width of a routed expert and of the shared one.
+    pub expert_width: usize,
+    pub routed_scaling_factor: f32,
+    /// Clamp of the expert activation; `None` when the configuration says 0.
+    pub swiglu_limit: Option<f32>,
+    pub rms_eps: f32,
+    pub hc_eps: f32,
+    pub hc_sinkhorn_iterations: usize,
+    pub rope_theta: f32,
+    pub compress_rope_theta: f32,
+    pub yarn: Yarn,
+    pub max_positions: usize,
+    /// Multi-token-prediction blocks the checkpoint carries (recognised, not used).
+    pub mtp_blocks: usize,
+    pub bos_token: u32,
+    pub eos_token: u32,
+    pub layers: Vec<LayerSpec>,
+}
+
+impl Spec {
+    /// Indices of the layers of one kind, in order: the layer-within-kind number addresses a pool's bytes.
+    pub fn layers_of(&self, kind: LayerKind) -> impl Iterator<Item = usize> + '_ {
+        self.layers.iter().enumerate().filter(move |(_, layer)| layer.kind == kind).map(|(index, _)| index)
+    }
+}
