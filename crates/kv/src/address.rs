@@ -23,6 +23,11 @@ pub const TOKENS_PER_PAGE: usize = 256;
 impl Pool {
     pub const ALL: [Pool; 5] = [Pool::Window, Pool::Csa, Pool::Hca, Pool::IndexKeys, Pool::CompressorRows];
 
+    /// The pools whose pages a set collects as it grows.
+    pub const GROWING: [Pool; 3] = [Pool::Csa, Pool::Hca, Pool::IndexKeys];
+    /// The pools of which every set has one page: rings, overwritten by every step.
+    pub const FIXED: [Pool; 2] = [Pool::Window, Pool::CompressorRows];
+
     pub fn index(self) -> usize {
         self as usize
     }
@@ -76,6 +81,15 @@ impl PoolCapacity {
 
     pub fn pages(&self, pool: Pool) -> usize {
         self.pages[pool.index()]
+    }
+
+    /// Positions of the longest set that fits when it is alone; 0 when not even an empty one fits.
+    pub fn longest_set_tokens(&self) -> usize {
+        if Pool::FIXED.into_iter().any(|pool| self.pages(pool) == 0) {
+            return 0;
+        }
+        let pages = Pool::GROWING.map(|pool| self.pages(pool)).into_iter().min().unwrap_or(0);
+        pages.saturating_mul(TOKENS_PER_PAGE)
     }
 }
 
