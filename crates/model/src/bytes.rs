@@ -38,8 +38,15 @@ impl Bytes {
 
     /// The part `range` of these bytes, sharing the owner. Panics when out of bounds, as slicing does.
     pub fn slice(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.len(), "slice {range:?} of {} bytes", self.len());
-        Bytes { owner: self.owner.clone(), range: self.range.start + range.start..self.range.start + range.end }
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "slice {range:?} of {} bytes",
+            self.len()
+        );
+        Bytes {
+            owner: self.owner.clone(),
+            range: self.range.start + range.start..self.range.start + range.end,
+        }
     }
 }
 

@@ -5,13 +5,29 @@
 //! [`Spec`] (what shape the model has), then [`Weights`] (its parameters), then `load.rs` (how they are found).
 
 mod bytes;
+mod checkpoint;
+mod config;
+mod error;
+mod fields;
+mod load;
+mod locate;
 mod matrix;
+mod names;
 mod spec;
+mod stored;
+mod summary;
 mod weights;
 
 pub use bytes::Bytes;
+pub use checkpoint::WeightFile;
+pub use config::{Config, Drafter};
+pub use error::ModelError;
+pub use load::Model;
 pub use matrix::{Format, Matrix};
+pub use names::NameStyle;
 pub use spec::{LayerKind, LayerSpec, RoutingKind, Spec, Yarn};
+pub use stored::{FP4_SCALE_BYTE_MAX, FP8_SCALE_BYTE_MAX};
+pub use summary::{Amount, LayerSummary, Summary};
 pub use weights::{
     Attention, Compressor, Expert, FeedForward, HyperConnection, Indexer, Layer, Routing, Weights,
 };

@@ -55,7 +55,11 @@ pub struct Matrix {
 impl Matrix {
     /// Panics when the byte counts do not fit: the loader checks shapes and reports by name before this.
     pub fn new(format: Format, rows: usize, cols: usize, data: Bytes, scales: Bytes) -> Self {
-        assert_eq!(data.len(), rows * format.row_bytes(cols), "data bytes of a {rows} x {cols} {format:?} matrix");
+        assert_eq!(
+            data.len(),
+            rows * format.row_bytes(cols),
+            "data bytes of a {rows} x {cols} {format:?} matrix"
+        );
         let scale_rows = if format == Format::Fp8 { rows.div_ceil(Format::FP8_BLOCK) } else { rows };
         assert_eq!(scales.len(), scale_rows * format.scale_row_bytes(cols), "scale bytes");
         Matrix { format, rows, cols, data, scales, first_row: 0 }

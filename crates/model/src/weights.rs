@@ -100,3 +100,63 @@ pub struct Expert {
     pub w2: Matrix,
     pub w3: Matrix,
 }
+
+impl Weights {
+    /// Every matrix once; the groups of `wo_a` one by one.
+    pub fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let outside = [&self.embed, &self.hc_head.mix, &self.head];
+        outside.into_iter().chain(self.layers.iter().flat_map(Layer::matrices))
+    }
+
+    /// Numbers in all matrices and vectors, routing tables not counted.
+    pub fn parameters(&self) -> u64 {
+        let matrices: u64 = self.matrices().map(|matrix| matrix.rows as u64 * matrix.cols as u64).sum();
+        let outside = self.norm.len() + self.hc_head.vector_len();
+        let vectors: usize = self.layers.iter().map(Layer::vector_len).sum();
+        matrices + (outside + vectors) as u64
+    }
+}
+
+impl HyperConnection {
+    fn vector_len(&self) -> usize {
+        self.base.len() + self.scale.len()
+    }
+}
+
+impl Layer {
+    /// Every matrix of the layer once.
+    pub fn matrices(&self) -> Vec<&Matrix> {
+        let (attn, ffn) = (&self.attn, &self.ffn);
+        let mut all =
+            vec![&self.hc_attn.mix, &self.hc_ffn.mix, &attn.wq_a, &attn.wq_b, &attn.wkv, &attn.wo_b];
+        all.extend(&attn.wo_a);
+        for compressor in self.compressors() {
+            all.extend([&compressor.wkv, &compressor.wgate]);
+        }
+        if let Some(indexer) = &attn.indexer {
+            all.extend([&indexer.wq_b, &indexer.weights_proj]);
+        }
+        all.push(&ffn.gate);
+        for expert in ffn.experts.iter().chain([&ffn.shared]) {
+            all.extend([&expert.w1, &expert.w2, &expert.w3]);
+        }
+        all
+    }
+
+    fn compressors(&self) -> impl Iterator<Item = &Compressor> {
+        let indexer = self.attn.indexer.as_ref().map(|indexer| &indexer.compressor);
+        self.attn.compressor.iter().chain(indexer)
+    }
+
+    fn vector_len(&self) -> usize {
+        let attn = &self.attn;
+        let norms = self.attn_norm.len() + self.ffn_norm.len() + attn.q_norm.len() + attn.kv_norm.len();
+        let compressors: usize = self.compressors().map(|part| part.ape.len() + part.norm.len()).sum();
+        let bias = match &self.ffn.routing {
+            Routing::Learned { bias } => bias.len(),
+            Routing::Hash { .. } => 0,
+        };
+        let streams = self.hc_attn.vector_len() + self.hc_ffn.vector_len();
+        norms + compressors + bias + streams + attn.sink.len()
+    }
+}

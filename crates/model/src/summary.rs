@@ -1,0 +1,120 @@
+//! What a checkpoint holds, in numbers: the data behind `overshot inspect`. Computes nothing that needs the tensors'
+//! values.
+
+use crate::checkpoint::{Checkpoint, WeightFile};
+use crate::config::Drafter;
+use crate::names::{NameStyle, Names};
+use crate::{Format, Spec, Weights};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Bytes are as stored; nothing is rounded to pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    pub files: Vec<WeightFile>,
+    pub name_style: NameStyle,
+    pub drafter: Drafter,
+    /// Tensors in the files, drafter and scales included.
+    pub tensors: usize,
+    pub tensor_bytes: u64,
+    /// Tensors that are recognised and not used: the drafter's.
+    pub ignored_tensors: usize,
+    pub ignored_bytes: u64,
+    /// Numbers that the forward pass uses, scales and routing tables not counted.
+    pub parameters: u64,
+    /// By the name of the dtype in the files.
+    pub dtypes: BTreeMap<String, Amount>,
+    /// By the format that a matrix is read in; scales apart.
+    pub formats: BTreeMap<&'static str, Amount>,
+    /// In layer order.
+    pub layers: Vec<LayerSummary>,
+}
+
+/// How many things, and their bytes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Amount {
+    pub count: usize,
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: usize) {
+        self.count += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerSummary {
+    /// 0 window only, 4 CSA, 128 HCA.
+    pub compress_ratio: usize,
+    /// Whether experts are chosen by token id.
+    pub hash_routed: bool,
+    /// All tensors of the layer.
+    pub bytes: u64,
+    /// Its routed experts, scales included.
+    pub expert_bytes: u64,
+}
+
+impl Summary {
+    pub(crate) fn new(
+        spec: &Spec,
+        weights: &Weights,
+        checkpoint: &Checkpoint,
+        names: Names,
+        drafter: Drafter,
+    ) -> Self {
+        let mut summary = Summary {
+            files: checkpoint.files.clone(),
+            name_style: names.style,
+            drafter,
+            tensors: 0,
+            tensor_bytes: 0,
+            ignored_tensors: 0,
+            ignored_bytes: 0,
+            parameters: weights.parameters(),
+            dtypes: BTreeMap::new(),
+            formats: BTreeMap::new(),
+            layers: layers(spec),
+        };
+        for (name, tensor) in checkpoint.iter() {
+            let bytes = tensor.bytes.len();
+            summary.tensors += 1;
+            summary.tensor_bytes += bytes as u64;
+            summary.dtypes.entry(format!("{:?}", tensor.dtype)).or_default().add(bytes);
+            if Names::is_drafter(name) {
+                summary.ignored_tensors += 1;
+                summary.ignored_bytes += bytes as u64;
+            }
+            if let Some(layer) = names.layer_of(name).and_then(|layer| summary.layers.get_mut(layer)) {
+                layer.bytes += bytes as u64;
+                if name.contains(".experts.") {
+                    layer.expert_bytes += bytes as u64;
+                }
+            }
+        }
+        for matrix in weights.matrices() {
+            summary.formats.entry(format_name(matrix.format)).or_default().add(matrix.data().len());
+        }
+        summary
+    }
+}
+
+fn layers(spec: &Spec) -> Vec<LayerSummary> {
+    let summary = |layer: &crate::LayerSpec| LayerSummary {
+        compress_ratio: layer.kind.ratio(),
+        hash_routed: layer.routing == crate::RoutingKind::Hash,
+        bytes: 0,
+        expert_bytes: 0,
+    };
+    spec.layers.iter().map(summary).collect()
+}
+
+fn format_name(format: Format) -> &'static str {
+    match format {
+        Format::F32 => "f32",
+        Format::Bf16 => "bf16",
+        Format::Fp8 => "fp8",
+        Format::Fp4 => "fp4",
+    }
+}
