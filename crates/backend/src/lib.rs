@@ -7,7 +7,7 @@ mod sample;
 
 pub use numerics::{Activations, IndexKeyFormat, KvFormat, Numerics};
 pub use plan::{Row, RowResult, StepPlan, StepResult, Wanted};
-pub use sample::{Sampled, Sampling};
+pub use sample::{Sampled, Sampler, Sampling, SamplingError};
 
 use overshot_kv::PoolCapacity;
 use overshot_model::Spec;
@@ -23,6 +23,9 @@ pub trait Backend: Send {
     fn capacity(&self) -> PoolCapacity;
 
     /// Queues a plan. Plans execute in the order of submission, which is the order of their numbers.
+    ///
+    /// # Errors
+    /// A plan that arrives in its turn uses up its number, even when it is refused for what it says.
     fn submit(&mut self, plan: StepPlan) -> Result<(), BackendError>;
 
     /// Waits for the oldest plan not yet collected.

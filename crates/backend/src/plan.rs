@@ -31,7 +31,8 @@ pub struct Row {
 pub enum Wanted {
     /// Cache state only: a chunk that does not end its prompt.
     Nothing,
-    /// A token drawn after the last position. `seen` counts the tokens that penalties apply to.
+    /// A token drawn for the position after the last. `seen` has each token of prompt and output, once, with the
+    /// times it is in the output (0 when only in the prompt); empty when there are no penalties.
     Token { sampling: Arc<Sampling>, seen: Vec<(u32, u32)> },
     /// The logits after the last position.
     LastLogits,
