@@ -20,7 +20,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn ratio(self) -> usize {
+    pub fn ratio(self) -> usize {
         match self {
             Kind::Window => 0,
             Kind::Csa => 4,

@@ -97,4 +97,17 @@ mod tests {
         assert_eq!(first, write("b", 7));
         assert_ne!(first, write("c", 8));
     }
+
+    #[test]
+    fn every_kind_opens_as_a_model() {
+        for kind in [Kind::Window, Kind::Csa, Kind::Hca] {
+            let folder = tempfile::tempdir().unwrap();
+            let geometry = small(kind);
+            super::write(&geometry, 1, folder.path()).unwrap();
+            let model = overshot_model::Model::open(folder.path()).unwrap();
+            assert_eq!(model.spec.layers.len(), geometry.layers);
+            assert!(model.spec.layers.iter().all(|layer| layer.kind.ratio() == kind.ratio()));
+            assert_eq!(model.weights.layers[1].ffn.experts.len(), geometry.experts);
+        }
+    }
 }

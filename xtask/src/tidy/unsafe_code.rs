@@ -1,5 +1,5 @@
-//! Where `unsafe` may stand, and that each use says why it is sound: a `SAFETY` comment directly above
-//! (or a `# Safety` section on an `unsafe fn`).
+//! Where `unsafe` may stand, and that each block and impl says why it is sound: a `SAFETY` comment directly
+//! above. An `unsafe fn` only passes the duty on; what its callers owe is clippy's to ask for.
 
 use super::Finding;
 use super::allow::AllowList;
@@ -23,7 +23,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
             }
         }
         let lines: Vec<&str> = text.lines().collect();
-        for at in uses {
+        for at in uses.into_iter().filter(|&at| !declares_function(&code[at..])) {
             let line = line_of(&code, at);
             if !says_why(&lines, line - 1) {
                 findings.push(Finding::new(
@@ -45,9 +45,15 @@ fn is_pointer_type(code: &str) -> bool {
     after.strip_prefix("fn").is_some_and(|rest| rest.trim_start().starts_with('('))
 }
 
+/// `unsafe fn name` and `unsafe extern "C" fn name` (whose literal is blank here).
+fn declares_function(code: &str) -> bool {
+    let mut words = code.split_whitespace().skip(1);
+    matches!((words.next(), words.next()), (Some("fn"), _) | (Some("extern"), Some("fn")))
+}
+
 /// Looks upward from the line of the word, over attributes and the earlier lines of the same statement.
 fn says_why(lines: &[&str], at: usize) -> bool {
-    let has_word = |line: &str| line.contains("SAFETY") || line.contains("# Safety");
+    let has_word = |line: &str| line.contains("SAFETY");
     if lines[at].split_once("//").is_some_and(|(_, comment)| has_word(comment)) {
         return true;
     }
@@ -80,7 +86,8 @@ mod tests {
                 .is_empty()
         );
         assert!(lines("// SAFETY: long line\nlet x: Long =\n    unsafe { b() };\n").is_empty());
-        assert!(lines("/// # Safety\n/// AVX2 is there.\n#[inline]\npub unsafe fn a() {}\n").is_empty());
+        assert!(lines("pub unsafe fn a() {}\n").is_empty());
+        assert_eq!(lines("unsafe impl Send for A {}\n"), [1]);
         assert_eq!(lines("// SAFETY: not this one\nlet y = 1;\nlet x = unsafe { b() };\n"), [3]);
     }
 
