@@ -7,8 +7,8 @@
 use crate::error::shown;
 use crate::fields::{Fields, brief};
 use crate::{
-    HEAD_DIM, INDEX_DIM, LayerKind, LayerSpec, ModelError, ROPE_DIMS, RoutingKind, STREAMS, Spec, WINDOW,
-    Yarn,
+    Format, HEAD_DIM, INDEX_DIM, LayerKind, LayerSpec, ModelError, ROPE_DIMS, RoutingKind, STREAMS, Spec,
+    WINDOW, Yarn,
 };
 use serde_json::{Map, Value};
 
@@ -102,12 +102,12 @@ fn check_family(fields: &Fields, file: &str) -> Result<(), ModelError> {
     if let Some(name) = fields.names().find(v41_sign) {
         return unsupported(v41(&format!("field `{}`", shown(name))));
     }
-    if let Some(architectures) = fields.list("architectures")? {
-        if !architectures.iter().any(|name| name == "DeepseekV4ForCausalLM") {
-            return Err(fields.error("architectures", "does not name DeepseekV4ForCausalLM"));
+    match fields.list("architectures")? {
+        Some(names) if !names.iter().any(|name| name == "DeepseekV4ForCausalLM") => {
+            Err(fields.error("architectures", "does not name DeepseekV4ForCausalLM"))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn v41(sign: &str) -> String {
@@ -339,7 +339,7 @@ fn ratios(fields: &Fields, count: usize) -> Result<Vec<LayerKind>, ModelError> {
 }
 
 fn check_consistency(fields: &Fields, spec: &Spec) -> Result<(), ModelError> {
-    if spec.heads % spec.o_groups != 0 {
+    if !spec.heads.is_multiple_of(spec.o_groups) {
         let reason =
             format!("is {}, which does not divide num_attention_heads {}", spec.o_groups, spec.heads);
         return Err(fields.error("o_groups", reason));
@@ -351,7 +351,7 @@ fn check_consistency(fields: &Fields, spec: &Spec) -> Result<(), ModelError> {
     if fields.text("expert_dtype")? == Some("fp4") {
         for (name, width) in [("hidden_size", spec.hidden_size), ("moe_intermediate_size", spec.expert_width)]
         {
-            if width % 32 != 0 {
+            if !width.is_multiple_of(Format::FP4_BLOCK) {
                 return Err(
                     fields.error(name, format!("is {width}, not a multiple of 32 as FP4 experts need"))
                 );

@@ -13,6 +13,7 @@ mod load;
 mod locate;
 mod matrix;
 mod names;
+pub mod quant;
 mod spec;
 mod stored;
 mod summary;

@@ -116,15 +116,13 @@ impl Names {
     }
 }
 
-fn translate(rest: &str) -> String {
-    for (publisher, stored) in LAYER_NAMES {
-        if let Some(tail) = rest.strip_prefix(publisher) {
-            if tail.is_empty() || tail.starts_with('.') {
-                return format!("{stored}{tail}");
-            }
-        }
-    }
-    rest.to_string()
+fn translate(name: &str) -> String {
+    let tail_after =
+        |stem: &str| name.strip_prefix(stem).filter(|tail| tail.is_empty() || tail.starts_with('.'));
+    let renamed = LAYER_NAMES
+        .iter()
+        .find_map(|(publisher, stored)| Some(format!("{stored}{}", tail_after(publisher)?)));
+    renamed.unwrap_or_else(|| name.to_string())
 }
 
 #[cfg(test)]

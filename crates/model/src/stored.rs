@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Vec<Matrix>, ModelError> {
         let dtype = found.tensor.dtype;
         let format = stored.format_of(dtype).ok_or_else(|| found.dtype_error(stored.expected()))?;
-        if format == Format::Fp4 && cols % Format::FP4_BLOCK != 0 {
+        if format == Format::Fp4 && !cols.is_multiple_of(Format::FP4_BLOCK) {
             return Err(found.value_error(format!("is FP4 with {cols} columns, not a multiple of 32")));
         }
         let shaped =
