@@ -1,6 +1,6 @@
 //! What one step does and what comes back, as plain data.
 
-use crate::{Sampled, Sampling};
+use crate::{Sampled, Sampling, SamplingError};
 use overshot_kv::{PageOp, PageTable};
 use std::sync::Arc;
 
@@ -53,4 +53,6 @@ pub struct RowResult {
     pub tokens: Vec<Sampled>,
     /// `[positions, vocab]`, where logits were wanted.
     pub logits: Vec<f32>,
+    /// Why nothing could be drawn (a NaN logit): this row's trouble alone, the others have theirs.
+    pub failure: Option<SamplingError>,
 }

@@ -1,0 +1,229 @@
+//! Multi-query attention over one latent per token: the window, and the compressed entries that a query may see.
+
+use super::{LayerPlace, compressor, indexer};
+use crate::matmul::{self, Input, Job, Output, Rows};
+use crate::min_parallel_rows;
+use crate::norm::{inverse_rms, rms_norm, rms_norm_rows};
+use crate::simd::{Dots, Softmax, WeightedSum};
+use crate::step::{Step, Token};
+use overshot_kv::{Pool, TOKENS_PER_PAGE};
+use overshot_model::{Attention, HEAD_DIM, LayerKind, WINDOW};
+use rayon::prelude::*;
+
+/// Tokens of a row whose latents enter the window ring before any of them attends. The ring keeps the last
+/// `TOKENS_PER_PAGE` positions, and the first token of a wave still needs the `WINDOW - 1` before it.
+const WAVE: usize = TOKENS_PER_PAGE - WINDOW;
+
+/// Latents unpacked at a time: 64 KiB, in the second-level cache for all heads.
+const BLOCK_KEYS: usize = 32;
+
+/// `x` is the normed input `[tokens, hidden]`; returns the layer's output, same shape.
+pub fn forward(step: &mut Step, place: LayerPlace, attn: &Attention, x: &[f32]) -> Vec<f32> {
+    let (spec, isa, kind) = (step.spec, step.isa, place.spec.kind);
+    let [mut qr, mut latents] = step.project(x, [&attn.wq_a, &attn.wkv]);
+    rms_norm_rows(isa, &mut qr, &attn.q_norm, spec.rms_eps);
+    if let Some(compressor) = &attn.compressor {
+        let [k, s] = step.project(x, [&compressor.wkv, &compressor.wgate]);
+        compressor::forward(step, place, compressor, &k, &s);
+        step.buffers.give([k, s]);
+    }
+    let selected = attn.indexer.as_ref().map(|indexer| {
+        let [k, s, mut weights] =
+            step.project(x, [&indexer.compressor.wkv, &indexer.compressor.wgate, &indexer.weights_proj]);
+        let [mut q] = step.project(&qr, [&indexer.wq_b]);
+        let products = indexer::Products { q: &mut q, weights: &mut weights, k: &k, s: &s };
+        let selected = indexer::forward(step, place, indexer, products);
+        step.buffers.give([k, s, weights, q]);
+        selected
+    });
+    let [mut q] = step.project(&qr, [&attn.wq_b]);
+    step.buffers.give([qr]);
+
+    let tokens = &step.tokens;
+    q.par_chunks_exact_mut(spec.heads * HEAD_DIM)
+        .zip(tokens)
+        .with_min_len(min_parallel_rows(spec.heads * HEAD_DIM))
+        .for_each(|(q, token)| {
+            for head in q.chunks_exact_mut(HEAD_DIM) {
+                let inverse = inverse_rms(isa, head, spec.rms_eps);
+                head.iter_mut().for_each(|x| *x *= inverse);
+                token.rotation(kind).apply(head);
+            }
+        });
+    for (latent, token) in latents.chunks_exact_mut(HEAD_DIM).zip(tokens) {
+        rms_norm(isa, latent, &attn.kv_norm, spec.rms_eps);
+        token.rotation(kind).apply(latent);
+    }
+    let heads_out = attend_in_waves(step, place, attn, selected.as_deref(), &q, &latents);
+    step.buffers.give([q]);
+    step.buffers.give([latents]);
+    project_out(step, attn, heads_out)
+}
+
+/// Appends latents to the window and attends, `WAVE` tokens of each row at a time.
+fn attend_in_waves(
+    step: &mut Step,
+    place: LayerPlace,
+    attn: &Attention,
+    selected: Option<&[Vec<u32>]>,
+    q: &[f32],
+    latents: &[f32],
+) -> Vec<f32> {
+    let width = step.spec.heads * HEAD_DIM;
+    let mut out = step.buffers.take_zeroed(q.len());
+    let longest = step.rows.iter().map(|row| row.tokens.len()).max().unwrap_or(0);
+    for wave in (0..longest).step_by(WAVE) {
+        let in_wave = |token: &Token| {
+            let offset = token.position - step.rows[token.row].start;
+            (wave..wave + WAVE).contains(&offset)
+        };
+        for (token, latent) in step.tokens.iter().zip(latents.chunks_exact(HEAD_DIM)) {
+            if in_wave(token) {
+                let page = step.rows[token.row].pages.pages(Pool::Window)[0];
+                step.pools.window.write(place.index, page, token.position % TOKENS_PER_PAGE, latent);
+            }
+        }
+        let groups = head_groups(step.spec.heads, step.tokens.len());
+        let group_width = width / groups;
+        let step = &*step;
+        out.par_chunks_exact_mut(group_width).zip(q.par_chunks_exact(group_width)).enumerate().for_each(
+            |(task, (out, q))| {
+                let (index, group) = (task / groups, task % groups);
+                let token = &step.tokens[index];
+                if in_wave(token) {
+                    let keys = Keys::of(step, place, token, selected.map(|s| s[index].as_slice()));
+                    let sinks = &attn.sink[group * attn.sink.len() / groups..];
+                    attend(step, &keys, q, sinks, out);
+                    for head in out.chunks_exact_mut(HEAD_DIM) {
+                        token.rotation(place.spec.kind).undo(head);
+                    }
+                }
+            },
+        );
+    }
+    out
+}
+
+/// Tasks per token: one when there are tokens enough for all threads, else as many as divide the heads evenly.
+fn head_groups(heads: usize, tokens: usize) -> usize {
+    let wanted = (2 * rayon::current_num_threads()).div_ceil(tokens);
+    (1..=wanted.min(heads)).rev().find(|groups| heads.is_multiple_of(*groups)).unwrap_or(1)
+}
+
+/// The latents one query sees: window positions ascending, then entries ascending. The order is part of the result's
+/// bits, so it depends on the position alone.
+struct Keys<'a> {
+    step: &'a Step<'a>,
+    place: LayerPlace,
+    token: &'a Token,
+    window_start: usize,
+    window: usize,
+    entries: Entries<'a>,
+}
+
+enum Entries<'a> {
+    /// The first so many.
+    All(usize),
+    Picked(&'a [u32]),
+}
+
+impl<'a> Keys<'a> {
+    fn of(step: &'a Step, place: LayerPlace, token: &'a Token, selected: Option<&'a [u32]>) -> Self {
+        let window_start = (token.position + 1).saturating_sub(WINDOW);
+        let entries = match (selected, place.spec.kind) {
+            (Some(picked), _) => Entries::Picked(picked),
+            (None, LayerKind::Window) => Entries::All(0),
+            (None, kind) => Entries::All((token.position + 1) / kind.ratio()),
+        };
+        Keys { step, place, token, window_start, window: token.position + 1 - window_start, entries }
+    }
+
+    fn len(&self) -> usize {
+        self.window
+            + match self.entries {
+                Entries::All(count) => count,
+                Entries::Picked(picked) => picked.len(),
+            }
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) {
+        let Step { isa, pools, .. } = self.step;
+        let table = self.step.pages(self.token);
+        if index < self.window {
+            let slot = (self.window_start + index) % TOKENS_PER_PAGE;
+            return pools.window.read(*isa, self.place.index, table.pages(Pool::Window)[0], slot, out);
+        }
+        let entry = match self.entries {
+            Entries::All(_) => index - self.window,
+            Entries::Picked(picked) => picked[index - self.window] as usize,
+        };
+        let (pool, latents) = match self.place.spec.kind {
+            LayerKind::Hca => (Pool::Hca, &pools.hca),
+            _ => (Pool::Csa, &pools.csa),
+        };
+        let (page, slot) = compressor::place(table.pages(pool), entry, latents.slots_per_page);
+        latents.read(*isa, self.place.index_in_kind, page, slot, out);
+    }
+}
+
+/// Attention of some heads of one token: `q` and `out` are `[heads, 512]`, `out` zero on entry.
+///
+/// Two passes over the keys, scores first: the maximum is then exact and no output is ever rescaled. Latents are
+/// unpacked twice, which is little beside the arithmetic of 64 heads on each.
+fn attend(step: &Step, keys: &Keys, q: &[f32], sinks: &[f32], out: &mut [f32]) {
+    let (isa, heads, count) = (step.isa, q.len() / HEAD_DIM, keys.len());
+    let mut block = vec![0.0; BLOCK_KEYS * HEAD_DIM];
+    let mut scores = vec![0.0; heads * count];
+    let mut each_block = |apply: &mut dyn FnMut(usize, &[f32])| {
+        for first in (0..count).step_by(BLOCK_KEYS) {
+            let block = &mut block[..(count - first).min(BLOCK_KEYS) * HEAD_DIM];
+            for (i, key) in block.chunks_exact_mut(HEAD_DIM).enumerate() {
+                keys.read(first + i, key);
+            }
+            apply(first, block);
+        }
+    };
+    each_block(&mut |first, block| {
+        let out = &mut scores[first..];
+        isa.run(Dots { a: q, b: block, width: HEAD_DIM, out, out_stride: count });
+    });
+    let scale = (HEAD_DIM as f32).powf(-0.5);
+    for (scores, &sink) in scores.chunks_exact_mut(count).zip(sinks) {
+        isa.run(Softmax { scores, scale, sink });
+    }
+    each_block(&mut |first, block| {
+        let weights = &scores[first..];
+        isa.run(WeightedSum { weights, weights_stride: count, values: block, width: HEAD_DIM, out });
+    });
+}
+
+/// The grouped output projection: each run of heads through its own `wo_a`, all of them through `wo_b`.
+fn project_out(step: &mut Step, attn: &Attention, heads_out: Vec<f32>) -> Vec<f32> {
+    let tokens = step.tokens.len();
+    let groups = attn.wo_a.len();
+    let (cols, rank) = (attn.wo_a[0].cols, attn.wo_a[0].rows);
+    let mut z = step.buffers.take(tokens * groups * rank);
+    // Not rounded in any mode: the publisher keeps this one matrix in BF16.
+    let inputs: Vec<Input> = attn
+        .wo_a
+        .iter()
+        .enumerate()
+        .map(|(group, matrix)| {
+            Input::new(matrix.format, &heads_out, groups * cols, group * cols..(group + 1) * cols)
+        })
+        .collect();
+    let jobs: Vec<Job> = attn
+        .wo_a
+        .iter()
+        .zip(&inputs)
+        .zip(Output::side_by_side(&mut z, groups, rank))
+        .map(|((matrix, input), output)| Job { matrix, input, rows: Rows::First(tokens), output })
+        .collect();
+    matmul::run(step.isa, &jobs);
+    drop(jobs);
+    drop(inputs);
+    step.buffers.give([heads_out]);
+    let [y] = step.project(&z, [&attn.wo_b]);
+    step.buffers.give([z]);
+    y
+}

@@ -1,0 +1,174 @@
+//! The indexer of ratio-4 layers: which compressed entries a query attends to.
+
+use super::compressor::{Advance, place};
+use super::LayerPlace;
+use crate::min_parallel_rows;
+use crate::pools::RowsOf;
+use crate::simd::Dots;
+use crate::step::Step;
+use overshot_kv::Pool;
+use overshot_model::{INDEX_DIM, Indexer, LayerKind};
+use rayon::prelude::*;
+
+/// Products that the indexer needs, one row per token.
+pub struct Products<'a> {
+    /// Query heads, `[tokens, index_heads * 128]`, not yet rotated.
+    pub q: &'a mut [f32],
+    /// Head weights, `[tokens, index_heads]`, not yet scaled.
+    pub weights: &'a mut [f32],
+    pub k: &'a [f32],
+    pub s: &'a [f32],
+}
+
+/// Appends the keys of this step, then chooses the entries of every token: indices ascending.
+pub fn forward(step: &mut Step, place: LayerPlace, indexer: &Indexer, products: Products) -> Vec<Vec<u32>> {
+    append_keys(step, place.index_in_kind, indexer, products.k, products.s);
+    let (spec, pools, tokens) = (step.spec, &*step.pools, &step.tokens);
+    let heads = spec.index_heads;
+    let scale = (INDEX_DIM as f32).powf(-0.5) * (heads as f32).powf(-0.5);
+    products.weights.iter_mut().for_each(|w| *w *= scale);
+    let visible = |token: usize| (tokens[token].position + 1) / LayerKind::Csa.ratio();
+    let capturing = step.capture.is_some();
+    // Scores are only needed where there is something to leave out.
+    let scored: Vec<bool> = (0..tokens.len()).map(|t| visible(t) > spec.index_topk || capturing).collect();
+    products
+        .q
+        .par_chunks_exact_mut(heads * INDEX_DIM)
+        .enumerate()
+        .with_min_len(min_parallel_rows(heads * INDEX_DIM))
+        .filter(|(token, _)| scored[*token])
+        .for_each(|(token, q)| {
+            for head in q.chunks_exact_mut(INDEX_DIM) {
+                tokens[token].rotation(LayerKind::Csa).apply(head);
+                pools.index_keys.round_query(head);
+            }
+        });
+
+    let mut scores: Vec<Vec<f32>> =
+        (0..tokens.len()).map(|t| vec![0.0; if scored[t] { visible(t) } else { 0 }]).collect();
+    let mut tasks: Vec<(usize, usize, &mut [f32])> = Vec::new();
+    for (token, scores) in scores.iter_mut().enumerate() {
+        for (block, scores) in scores.chunks_mut(TASK_KEYS).enumerate() {
+            tasks.push((token, block * TASK_KEYS, scores));
+        }
+    }
+    let (q, weights) = (&*products.q, &*products.weights);
+    tasks.into_par_iter().for_each(|(token, first, out)| {
+        let task = ScoreTask {
+            layer: place.index_in_kind,
+            pages: step.pages(&tokens[token]).pages(Pool::IndexKeys),
+            q: &q[token * heads * INDEX_DIM..][..heads * INDEX_DIM],
+            weights: &weights[token * heads..][..heads],
+            first,
+        };
+        task.run(step, out);
+    });
+
+    let selected: Vec<Vec<u32>> = scores
+        .par_iter()
+        .enumerate()
+        .map(|(token, scores)| match scored[token] {
+            true => largest(scores, spec.index_topk),
+            false => (0..visible(token) as u32).collect(),
+        })
+        .collect();
+    if capturing {
+        capture(step, place.index, &scores, &selected);
+    }
+    selected
+}
+
+/// Keys that one task scores, and that are unpacked at a time.
+const TASK_KEYS: usize = 1024;
+const BLOCK_KEYS: usize = 48;
+
+struct ScoreTask<'a> {
+    layer: usize,
+    pages: &'a [overshot_kv::PageId],
+    q: &'a [f32],
+    weights: &'a [f32],
+    first: usize,
+}
+
+impl ScoreTask<'_> {
+    /// `out[j] = sum_h weights[h] * max(0, q_h · key_j)`, heads in order.
+    fn run(&self, step: &Step, out: &mut [f32]) {
+        let keys_pool = &step.pools.index_keys;
+        let heads = self.weights.len();
+        let mut keys = vec![0.0; BLOCK_KEYS * INDEX_DIM];
+        let mut dots = vec![0.0; heads * BLOCK_KEYS];
+        for (block, out) in out.chunks_mut(BLOCK_KEYS).enumerate() {
+            let keys = &mut keys[..out.len() * INDEX_DIM];
+            for (i, key) in keys.chunks_exact_mut(INDEX_DIM).enumerate() {
+                let index = self.first + block * BLOCK_KEYS + i;
+                let (page, slot) = place(self.pages, index, keys_pool.slots_per_page);
+                keys_pool.read(self.layer, page, slot, key);
+            }
+            step.isa.run(Dots { a: self.q, b: keys, width: INDEX_DIM, out: &mut dots, out_stride: BLOCK_KEYS });
+            for (j, out) in out.iter_mut().enumerate() {
+                *out = (0..heads).map(|h| self.weights[h] * dots[h * BLOCK_KEYS + j].max(0.0)).sum();
+            }
+        }
+    }
+}
+
+fn append_keys(step: &mut Step, layer: usize, indexer: &Indexer, k: &[f32], s: &[f32]) {
+    let channels = indexer.compressor.wkv.rows;
+    let mut done = 0;
+    for row in step.rows {
+        let tokens = row.tokens.len() * channels;
+        let advance = Advance {
+            compressor: &indexer.compressor,
+            kind: LayerKind::Csa,
+            start: row.start,
+            k: &k[done..done + tokens],
+            s: &s[done..done + tokens],
+            rms_eps: step.spec.rms_eps,
+        };
+        done += tokens;
+        let rows_page = row.pages.pages(Pool::CompressorRows)[0];
+        let ring = step.pools.compressor_rows.ring(RowsOf::CsaIndexer(layer), rows_page);
+        let keys = &mut step.pools.index_keys;
+        let pages = row.pages.pages(Pool::IndexKeys);
+        advance.run(step.isa, ring, &step.rope.compressed, |index, key| {
+            let (page, slot) = place(pages, index, keys.slots_per_page);
+            keys.write(layer, page, slot, key);
+        });
+    }
+}
+
+/// Indices of the `count` largest scores, ascending; of equal scores the lower index wins.
+fn largest(scores: &[f32], count: usize) -> Vec<u32> {
+    let mut indices: Vec<u32> = (0..scores.len() as u32).collect();
+    if count < indices.len() {
+        let better = |a: &u32, b: &u32| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b));
+        indices.select_nth_unstable_by(count, better);
+        indices.truncate(count);
+        indices.sort_unstable();
+    }
+    indices
+}
+
+fn capture(step: &mut Step, layer: usize, scores: &[Vec<f32>], selected: &[Vec<u32>]) {
+    for (scores, selected) in scores.iter().zip(selected) {
+        step.capture(layer, "index_scores", scores);
+        let mut padded = vec![-1.0; step.spec.index_topk];
+        for (to, &index) in padded.iter_mut().zip(selected) {
+            *to = index as f32;
+        }
+        step.capture(layer, "index_selected", &padded);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::largest;
+
+    #[test]
+    fn the_largest_scores_win_and_ties_go_to_the_lower_index() {
+        assert_eq!(largest(&[1.0, 3.0, 2.0, 3.0, 3.0], 2), [1, 3]);
+        assert_eq!(largest(&[0.0, -1.0, 0.5], 3), [0, 1, 2]);
+        assert_eq!(largest(&[], 4), Vec::<u32>::new());
+        assert_eq!(largest(&[f32::NAN, 1.0, 2.0], 1).len(), 1);
+    }
+}

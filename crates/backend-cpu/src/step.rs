@@ -1,0 +1,114 @@
+//! What is fixed for one step: the tokens of all rows laid end to end, and the tools to work on them.
+
+use crate::buffers::Buffers;
+use crate::capture::Capture;
+use crate::matmul::{self, Input, Job, Output, Rows};
+use crate::pools::Pools;
+use crate::rope::{Frequencies, Rotation};
+use crate::{Isa, min_parallel_rows};
+use overshot_backend::{Activations, Numerics, Row};
+use overshot_kv::PageTable;
+use overshot_model::{Format, LayerKind, Matrix, Spec};
+use rayon::prelude::*;
+
+/// Frequencies of both kinds of layer.
+pub struct Rope {
+    pub window: Frequencies,
+    pub compressed: Frequencies,
+}
+
+/// One token of a step.
+pub struct Token {
+    pub id: u32,
+    pub position: usize,
+    /// Index of its row in the plan.
+    pub row: usize,
+    window_rotation: Rotation,
+    compressed_rotation: Rotation,
+}
+
+impl Token {
+    pub fn rotation(&self, kind: LayerKind) -> &Rotation {
+        match kind {
+            LayerKind::Window => &self.window_rotation,
+            LayerKind::Csa | LayerKind::Hca => &self.compressed_rotation,
+        }
+    }
+}
+
+pub struct Step<'a> {
+    pub isa: Isa,
+    pub spec: &'a Spec,
+    pub numerics: Numerics,
+    pub rope: &'a Rope,
+    pub rows: &'a [Row],
+    /// All rows' tokens, row after row.
+    pub tokens: Vec<Token>,
+    pub pools: &'a mut Pools,
+    pub buffers: &'a mut Buffers,
+    pub capture: Option<&'a mut Capture>,
+}
+
+impl<'a> Step<'a> {
+    pub fn tokens_of(rows: &[Row], rope: &Rope) -> Vec<Token> {
+        let places: Vec<(usize, usize, u32)> = rows
+            .iter()
+            .enumerate()
+            .flat_map(|(row, r)| r.tokens.iter().enumerate().map(move |(i, &id)| (row, r.start + i, id)))
+            .collect();
+        places
+            .into_par_iter()
+            .with_min_len(min_parallel_rows(1024))
+            .map(|(row, position, id)| Token {
+                id,
+                position,
+                row,
+                window_rotation: rope.window.at(position),
+                compressed_rotation: rope.compressed.at(position),
+            })
+            .collect()
+    }
+
+    pub fn pages(&self, token: &Token) -> &'a PageTable {
+        &self.rows[token.row].pages
+    }
+
+    /// `x` (`[tokens, cols]`) as input of matrices like `matrix`, with the activation rounding of this run.
+    pub fn input<'x>(&self, matrix: &Matrix, x: &'x [f32]) -> Input<'x> {
+        let quantised = matches!(matrix.format, Format::Fp8 | Format::Fp4);
+        if quantised && self.numerics.act == Activations::E4m3 {
+            return Input::rounded(matrix.format, x, matrix.cols);
+        }
+        Input::new(matrix.format, x, matrix.cols, 0..matrix.cols)
+    }
+
+    /// Products of one `x` with several matrices. Inputs are prepared once per stored format.
+    pub fn project<const N: usize>(&mut self, x: &[f32], matrices: [&Matrix; N]) -> [Vec<f32>; N] {
+        let count = x.len() / matrices[0].cols;
+        let mut outputs = matrices.map(|matrix| self.buffers.take(count * matrix.rows));
+        let mut inputs: Vec<(Format, Input)> = Vec::new();
+        for matrix in matrices {
+            if !inputs.iter().any(|(format, _)| *format == matrix.format) {
+                inputs.push((matrix.format, self.input(matrix, x)));
+            }
+        }
+        let jobs: Vec<Job> = matrices
+            .iter()
+            .zip(&mut outputs)
+            .filter_map(|(matrix, output)| {
+                let (_, input) = inputs.iter().find(|(format, _)| *format == matrix.format)?;
+                let output = Output::new(output, matrix.rows);
+                Some(Job { matrix, input, rows: Rows::First(count), output })
+            })
+            .collect();
+        matmul::run(self.isa, &jobs);
+        drop(jobs);
+        outputs
+    }
+
+    pub fn capture(&mut self, layer: usize, what: &str, values: &[f32]) {
+        if let Some(capture) = &mut self.capture {
+            capture.append(layer, what, values);
+        }
+    }
+}
