@@ -360,3 +360,6 @@ fn check_consistency(fields: &Fields, spec: &Spec) -> Result<(), ModelError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -12,6 +12,7 @@ mod fields;
 mod load;
 mod locate;
 mod matrix;
+pub mod memory;
 mod names;
 pub mod quant;
 mod spec;
@@ -45,3 +46,19 @@ pub const INDEX_DIM: usize = 128;
 pub const WINDOW: usize = 128;
 /// Parallel residual streams.
 pub const STREAMS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    //! Checkpoints that unit tests share.
+
+    type Parts = (&'static str, &'static [u8]);
+
+    pub const TINY_BF16: Parts = (
+        include_str!("../../../fixtures/tiny-bf16/config.json"),
+        include_bytes!("../../../fixtures/tiny-bf16/model.safetensors"),
+    );
+    pub const TINY_FP8FP4: Parts = (
+        include_str!("../../../fixtures/tiny-fp8fp4/config.json"),
+        include_bytes!("../../../fixtures/tiny-fp8fp4/model.safetensors"),
+    );
+}

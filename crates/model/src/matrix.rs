@@ -105,4 +105,15 @@ impl Matrix {
     pub fn bytes(&self) -> usize {
         self.data.len() + self.rows * self.format.scale_row_bytes(self.cols)
     }
+
+    /// Bytes of this view as stored: its data, and each scale that it has a part in once.
+    pub fn stored_bytes(&self) -> u64 {
+        let scale_rows = match self.format {
+            Format::Fp8 if self.rows > 0 => {
+                (self.first_row + self.rows - 1) / Format::FP8_BLOCK - self.first_row / Format::FP8_BLOCK + 1
+            }
+            _ => self.rows,
+        };
+        (self.data.len() + scale_rows * self.format.scale_row_bytes(self.cols)) as u64
+    }
 }

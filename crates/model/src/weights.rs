@@ -111,9 +111,12 @@ impl Weights {
     /// Numbers in all matrices and vectors, routing tables not counted.
     pub fn parameters(&self) -> u64 {
         let matrices: u64 = self.matrices().map(|matrix| matrix.rows as u64 * matrix.cols as u64).sum();
+        matrices + self.vector_len() as u64
+    }
+
+    pub(crate) fn vector_len(&self) -> usize {
         let outside = self.norm.len() + self.hc_head.vector_len();
-        let vectors: usize = self.layers.iter().map(Layer::vector_len).sum();
-        matrices + (outside + vectors) as u64
+        outside + self.layers.iter().map(Layer::vector_len).sum::<usize>()
     }
 }
 

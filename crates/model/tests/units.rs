@@ -1,5 +1,7 @@
 //! The codecs against `fixtures/units.safetensors`, byte for byte.
 
+#![allow(clippy::unwrap_used)]
+
 use overshot_model::quant::{self, PackedPage};
 use safetensors::SafeTensors;
 use std::path::PathBuf;
