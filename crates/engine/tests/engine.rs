@@ -1,0 +1,381 @@
+//! The engine through its public door, over a backend that notices every wrong page.
+
+#![allow(clippy::unwrap_used)] // clippy.toml allows it in test functions only, not in what they call
+
+mod paged;
+
+use overshot_backend::{Sampling, SamplingError};
+use overshot_engine::{Engine, EngineError, Event, Finish, Limits, Refused, Request, RequestId, Usage};
+use overshot_kv::{Pool, PoolCapacity};
+use paged::{Fault, Oracle, PagedBackend, VOCAB};
+use std::collections::BTreeMap;
+
+fn engine(sets: usize, tokens: usize, limits: Limits) -> Engine {
+    Engine::new(PagedBackend::new(PoolCapacity::for_sets(sets, tokens), 5000, Fault::None), limits).unwrap()
+}
+
+fn faulty(fault: Fault) -> Engine {
+    Engine::new(PagedBackend::new(PoolCapacity::for_sets(4, 2048), 5000, fault), Limits::default()).unwrap()
+}
+
+fn request(prompt: &[u32], max_new_tokens: usize) -> Request {
+    Request { prompt: prompt.to_vec(), sampling: Sampling::greedy(), max_new_tokens, stop_tokens: vec![] }
+}
+
+fn run_until_idle(engine: &mut Engine) -> Vec<Event> {
+    let mut events = Vec::new();
+    for _ in 0..10_000 {
+        if engine.is_idle() {
+            return events;
+        }
+        events.extend(engine.step().unwrap());
+    }
+    panic!("not idle after 10,000 steps");
+}
+
+fn tokens_of(events: &[Event], wanted: RequestId) -> Vec<u32> {
+    let token = |event: &Event| match event {
+        Event::Token { id, sampled } if *id == wanted => Some(sampled.token),
+        _ => None,
+    };
+    events.iter().filter_map(token).collect()
+}
+
+fn end_of(events: &[Event], wanted: RequestId) -> Option<(Finish, Usage)> {
+    events.iter().find_map(|event| match event {
+        Event::Finished { id, reason, usage } if *id == wanted => Some((reason.clone(), *usage)),
+        _ => None,
+    })
+}
+
+fn assert_all_free(engine: &Engine) {
+    assert_eq!(engine.kv().check(), Vec::<String>::new());
+    let capacity = engine.backend().capacity();
+    for pool in Pool::ALL {
+        assert_eq!(engine.kv().free_pages(pool), capacity.pages(pool), "{pool:?}");
+    }
+}
+
+#[test]
+fn the_events_of_one_request_tell_its_whole_course() {
+    let mut engine = engine(1, 256, Limits { chunk_tokens: 4, ..Limits::default() });
+    let prompt: Vec<u32> = (0..10).collect();
+    let id = engine.submit(request(&prompt, 3)).unwrap();
+    let events = run_until_idle(&mut engine);
+    let kinds: Vec<String> = events
+        .iter()
+        .map(|event| match event {
+            Event::PrefillProgress { done, total, .. } => format!("{done}/{total}"),
+            Event::Token { .. } => "token".into(),
+            Event::Finished { reason, .. } => format!("{reason:?}"),
+        })
+        .collect();
+    assert_eq!(kinds, ["4/10", "8/10", "10/10", "token", "token", "token", "Length"]);
+    assert_eq!(tokens_of(&events, id), Oracle::continues(&prompt, &Sampling::greedy(), 3));
+    assert_eq!(end_of(&events, id).unwrap().1, Usage { prompt_tokens: 10, generated_tokens: 3 });
+    assert_all_free(&engine);
+}
+
+#[test]
+fn a_stop_token_is_delivered_and_ends_the_request() {
+    let prompt = [3, 1, 4];
+    let expected = Oracle::continues(&prompt, &Sampling::greedy(), 20);
+    let stop = expected[7];
+    let first = expected.iter().position(|token| *token == stop).unwrap();
+    let mut engine = engine(1, 256, Limits::default());
+    let id = engine.submit(Request { stop_tokens: vec![99, stop], ..request(&prompt, 100) }).unwrap();
+    let events = run_until_idle(&mut engine);
+    assert_eq!(tokens_of(&events, id), expected[..=first]);
+    assert_eq!(end_of(&events, id).unwrap().0, Finish::Stop(stop));
+    assert_all_free(&engine);
+}
+
+#[test]
+fn the_end_of_context_or_cache_is_a_matter_of_length() {
+    let prompt = vec![5; 100];
+    for (capacity, max_positions, positions) in [
+        (PoolCapacity::for_sets(1, 0), 5000, 256),
+        (PoolCapacity::for_sets(4, 2048), 120, 120),
+        (PoolCapacity::for_sets(4, 2048), 100, 100),
+    ] {
+        let mut engine =
+            Engine::new(PagedBackend::new(capacity, max_positions, Fault::None), Limits::default()).unwrap();
+        let id = engine.submit(request(&prompt, usize::MAX)).unwrap();
+        let events = run_until_idle(&mut engine);
+        let (reason, usage) = end_of(&events, id).unwrap();
+        // The last token drawn needs no position.
+        assert_eq!((reason, usage.generated_tokens), (Finish::Length, positions - 100 + 1));
+        assert_all_free(&engine);
+    }
+}
+
+#[test]
+fn requests_that_do_not_fit_together_run_one_after_the_other() {
+    let mut engine = engine(2, 256, Limits::default());
+    let prompts: Vec<Vec<u32>> = (0..4).map(|n| vec![n; 500]).collect();
+    let ids: Vec<_> = prompts.iter().map(|prompt| engine.submit(request(prompt, 30)).unwrap()).collect();
+    let mut events = engine.step().unwrap();
+    assert_eq!((engine.running_requests(), engine.waiting_requests()), (1, 3));
+    events.extend(run_until_idle(&mut engine));
+    for (id, prompt) in ids.into_iter().zip(&prompts) {
+        assert_eq!(tokens_of(&events, id), Oracle::continues(prompt, &Sampling::greedy(), 30));
+    }
+    assert_all_free(&engine);
+}
+
+#[test]
+fn cancelling_frees_at_once_whatever_the_request_was_doing() {
+    let mut engine = engine(4, 2048, Limits { chunk_tokens: 300, running_requests: 2, ..Limits::default() });
+    let decoding = engine.submit(request(&[1, 2, 3], 500)).unwrap();
+    let reading = engine.submit(request(&[7; 900], 5)).unwrap();
+    let queued = engine.submit(request(&[8; 20], 5)).unwrap();
+    let events = [engine.step().unwrap(), engine.step().unwrap()].concat();
+    assert_eq!(tokens_of(&events, decoding).len(), 2);
+    for (id, prompt_tokens, generated_tokens) in [(queued, 20, 0), (reading, 900, 0), (decoding, 3, 2)] {
+        let usage = Usage { prompt_tokens, generated_tokens };
+        assert_eq!(engine.cancel(id), Some(Event::Finished { id, reason: Finish::Cancelled, usage }));
+        assert_eq!(engine.cancel(id), None);
+    }
+    assert!(engine.is_idle());
+    assert_all_free(&engine);
+    assert_eq!(engine.step().unwrap(), []);
+}
+
+#[test]
+fn what_can_never_run_is_refused_with_the_numbers() {
+    let limits = Limits { waiting_requests: 2, stop_tokens: 1, ..Limits::default() };
+    let mut small = engine(2, 600, limits);
+    let refusal = |engine: &mut Engine, request| engine.submit(request).unwrap_err().to_string();
+    for (request, sentence) in [
+        (request(&[], 1), "the prompt is empty: at least one token is needed"),
+        (request(&[1; 5001], 1), "the prompt has 5001 tokens: the model's context holds 5000"),
+        (
+            request(&[1; 1281], 1),
+            "the prompt has 1281 tokens: the cache holds 1280 when nothing else is in it",
+        ),
+        (request(&[1, 61], 1), "token 61 of the prompt, at index 1, is outside the vocabulary of 61 tokens"),
+        (request(&[1], 0), "max_new_tokens is 0: ask for at least 1"),
+        (
+            Request { stop_tokens: vec![1, 2], ..request(&[1], 1) },
+            "2 stop tokens are given: at most 1 are possible",
+        ),
+    ] {
+        assert_eq!(refusal(&mut small, request), sentence);
+    }
+    let sampling = Sampling { top_p: 0.0, ..Sampling::default() };
+    assert!(matches!(
+        small.submit(Request { sampling, ..request(&[1], 1) }),
+        Err(Refused::Sampling(SamplingError::OutOfRange { parameter: "top_p", .. }))
+    ));
+    small.submit(request(&[1; 1280], 1)).unwrap();
+    small.submit(request(&[1], 1)).unwrap();
+    assert_eq!(
+        refusal(&mut small, request(&[1], 1)),
+        "2 requests are waiting already, which is the limit: try again later"
+    );
+    run_until_idle(&mut small);
+    assert_all_free(&small);
+}
+
+#[test]
+fn limits_under_which_nothing_runs_are_refused() {
+    let new = |limits| {
+        Engine::new(PagedBackend::new(PoolCapacity::for_sets(1, 1), 10, Fault::None), limits)
+            .err()
+            .map(|error| error.to_string())
+    };
+    let zero = Some("the limit chunk_tokens is 0: use at least 1".to_string());
+    assert_eq!(new(Limits { chunk_tokens: 0, ..Limits::default() }), zero);
+    let small = "the limit step_tokens is 8: use at least 64, one for each of running_requests".to_string();
+    assert_eq!(new(Limits { step_tokens: 8, ..Limits::default() }), Some(small));
+}
+
+#[test]
+fn a_refused_plan_fails_its_requests_and_nobody_else() {
+    let mut engine = faulty(Fault::RefusesPlan(2));
+    let hit = engine.submit(request(&[1, 2], 10)).unwrap();
+    let mut events = [engine.step().unwrap(), engine.step().unwrap(), engine.step().unwrap()].concat();
+    let (reason, usage) = end_of(&events, hit).unwrap();
+    assert_eq!(reason, Finish::Failed("step plan 2: refused on purpose".into()));
+    assert_eq!(usage.generated_tokens, 2);
+    assert_all_free(&engine);
+    let later = engine.submit(request(&[1, 2], 10)).unwrap();
+    events.extend(run_until_idle(&mut engine));
+    assert_eq!(tokens_of(&events, later), Oracle::continues(&[1, 2], &Sampling::greedy(), 10));
+}
+
+#[test]
+fn a_row_without_its_token_fails_its_request() {
+    let mut engine = faulty(Fault::DrawsNothing(1));
+    let id = engine.submit(request(&[1, 2], 10)).unwrap();
+    let events = run_until_idle(&mut engine);
+    assert!(matches!(end_of(&events, id), Some((Finish::Failed(_), Usage { generated_tokens: 1, .. }))));
+    assert_all_free(&engine);
+}
+
+#[test]
+fn an_answer_that_does_not_fit_its_plan_stops_the_engine() {
+    let mut engine = faulty(Fault::LosesRow(0));
+    let id = engine.submit(request(&[1, 2], 10)).unwrap();
+    assert!(matches!(engine.step(), Err(EngineError::WrongAnswer { rows: 1, answered_rows: 0, .. })));
+    assert!(matches!(engine.step(), Err(EngineError::Stopped)));
+    assert!(engine.cancel(id).is_some());
+    assert_all_free(&engine);
+}
+
+/// One request of a random scenario, and what the engine said about it.
+struct Course {
+    request: Request,
+    drawn: Vec<u32>,
+    prefilled: usize,
+    end: Option<(Finish, Usage)>,
+}
+
+struct Scenario {
+    seed: u64,
+    random: fastrand::Rng,
+    engine: Engine,
+    positions: usize,
+    courses: BTreeMap<RequestId, Course>,
+}
+
+impl Scenario {
+    fn new(seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let running_requests = random.usize(1..12);
+        let limits = Limits {
+            waiting_requests: random.usize(1..20),
+            running_requests,
+            step_tokens: running_requests + random.usize(0..300),
+            chunk_tokens: *random.choice(&[1, 3, 4, 7, 64, 128, 500]).unwrap(),
+            ..Limits::default()
+        };
+        let capacity = PoolCapacity::for_sets(random.usize(1..10), random.usize(1..2500));
+        let max_positions = random.usize(50..900);
+        let engine = Engine::new(PagedBackend::new(capacity, max_positions, Fault::None), limits).unwrap();
+        let positions = capacity.longest_set_tokens().min(max_positions);
+        Scenario { seed, random, engine, positions, courses: BTreeMap::new() }
+    }
+
+    fn random_request(&mut self) -> Request {
+        let random = &mut self.random;
+        let length = *random.choice(&[3, 20, 140, 600]).unwrap();
+        let prompt: Vec<u32> = (0..random.usize(1..=length)).map(|_| random.u32(0..VOCAB as u32)).collect();
+        let sampling = match random.u32(0..4) {
+            0 => Sampling::greedy(),
+            1 => Sampling { seed: random.u64(..), ..Sampling::default() },
+            2 => Sampling { repetition_penalty: 1.3, frequency_penalty: 0.4, ..Sampling::greedy() },
+            _ => Sampling { seed: random.u64(..), top_p: 0.7, presence_penalty: 0.5, ..Sampling::default() },
+        };
+        let stop_tokens = (0..random.usize(0..3)).map(|_| random.u32(0..VOCAB as u32)).collect();
+        Request { prompt, sampling, max_new_tokens: random.usize(1..120), stop_tokens }
+    }
+
+    fn submit(&mut self) {
+        let request = self.random_request();
+        match self.engine.submit(request.clone()) {
+            Ok(id) => {
+                let course = Course { request, drawn: vec![], prefilled: 0, end: None };
+                assert!(self.courses.insert(id, course).is_none());
+            }
+            Err(Refused::QueueFull { .. }) => {}
+            Err(
+                Refused::BeyondContext { prompt_tokens, most } | Refused::BeyondCache { prompt_tokens, most },
+            ) => {
+                assert!(prompt_tokens > most && most >= self.positions);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn cancel(&mut self) {
+        let Some(&id) = self.random.choice(self.courses.keys()) else { return };
+        let free = |engine: &Engine| Pool::ALL.map(|pool| engine.kv().free_pages(pool));
+        let before = free(&self.engine);
+        match self.engine.cancel(id) {
+            Some(event) => self.take(event),
+            None => assert!(self.courses[&id].end.is_some()),
+        }
+        assert!(free(&self.engine).iter().zip(before).all(|(after, before)| *after >= before));
+    }
+
+    fn step(&mut self) {
+        let was_idle = self.engine.is_idle();
+        let events = self.engine.step().unwrap();
+        assert_eq!(events.is_empty(), was_idle, "seed {}: a step did nothing", self.seed);
+        events.into_iter().for_each(|event| self.take(event));
+        assert_eq!(self.engine.kv().check(), Vec::<String>::new(), "seed {}", self.seed);
+    }
+
+    fn take(&mut self, event: Event) {
+        let (Event::PrefillProgress { id, .. } | Event::Token { id, .. } | Event::Finished { id, .. }) =
+            &event;
+        let course = self.courses.get_mut(id).unwrap();
+        assert!(course.end.is_none(), "seed {}: {event:?} after the end of its request", self.seed);
+        match event {
+            Event::PrefillProgress { done, total, .. } => {
+                assert!(done > course.prefilled && done <= total && total == course.request.prompt.len());
+                course.prefilled = done;
+            }
+            Event::Token { sampled, .. } => {
+                assert_eq!(course.prefilled, course.request.prompt.len());
+                course.drawn.push(sampled.token);
+            }
+            Event::Finished { reason, usage, .. } => course.end = Some((reason, usage)),
+        }
+    }
+
+    /// Whatever ran beside it, each request drew what it draws alone, and ended when it had to.
+    fn verify(&self) {
+        for (id, Course { request, drawn, end, .. }) in &self.courses {
+            let what = format!("seed {}, {id}", self.seed);
+            let expected = Oracle::continues(&request.prompt, &request.sampling, drawn.len());
+            assert_eq!(*drawn, expected, "{what}");
+            let (reason, usage) = end.as_ref().unwrap();
+            let (prompt_tokens, generated_tokens) = (request.prompt.len(), drawn.len());
+            assert_eq!(*usage, Usage { prompt_tokens, generated_tokens }, "{what}");
+            let most = request.max_new_tokens.min(self.positions - prompt_tokens + 1);
+            let stopped = drawn.iter().position(|token| request.stop_tokens.contains(token));
+            match reason {
+                Finish::Stop(token) => {
+                    assert_eq!((stopped, drawn.last()), (Some(drawn.len() - 1), Some(token)), "{what}");
+                }
+                Finish::Length => assert!(stopped.is_none() && drawn.len() == most, "{what}"),
+                Finish::Cancelled => assert!(stopped.is_none() && drawn.len() < most, "{what}"),
+                Finish::Failed(why) => panic!("{what}: {why}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn random_schedules_give_every_request_the_tokens_it_gets_alone() {
+    let first_seed = fastrand::u64(..);
+    println!("first seed {first_seed}");
+    let (mut most_rows, mut finished) = (0, 0);
+    for seed in (0..80).map(|n| first_seed.wrapping_add(n)) {
+        let mut scenario = Scenario::new(seed);
+        for _ in 0..150 {
+            match scenario.random.u32(0..10) {
+                0..3 => scenario.submit(),
+                3 if scenario.random.bool() => scenario.cancel(),
+                _ => scenario.step(),
+            }
+            most_rows = most_rows.max(scenario.engine.running_requests());
+        }
+        for _ in 0..20_000 {
+            if scenario.engine.is_idle() {
+                break;
+            }
+            scenario.step();
+        }
+        assert!(scenario.engine.is_idle(), "seed {seed} hangs");
+        scenario.verify();
+        assert_all_free(&scenario.engine);
+        finished += scenario.courses.len();
+    }
+    assert!(
+        most_rows >= 5 && finished > 500,
+        "{most_rows} rows at most, {finished} requests: too tame a test"
+    );
+}
