@@ -91,9 +91,6 @@ impl CpuBackend {
     /// What a plan must satisfy so that nothing below can go out of bounds.
     fn check(&self, plan: &StepPlan) -> Result<(), BackendError> {
         let number = plan.number;
-        if number != self.next_number {
-            return Err(BackendError::OutOfOrder { number, expected: self.next_number });
-        }
         let pages_exist = |pool: Pool, page: overshot_kv::PageId| {
             (page.0 as usize) < self.options.capacity.pages(pool)
         };
@@ -142,8 +139,11 @@ impl Backend for CpuBackend {
 
     /// Computes at once: there is no device to wait for.
     fn submit(&mut self, plan: StepPlan) -> Result<(), BackendError> {
-        self.check(&plan)?;
+        if plan.number != self.next_number {
+            return Err(BackendError::OutOfOrder { number: plan.number, expected: self.next_number });
+        }
         self.next_number += 1;
+        self.check(&plan)?;
         for op in &plan.page_ops {
             self.pools.apply(*op);
         }

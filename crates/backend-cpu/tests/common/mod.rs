@@ -3,7 +3,7 @@
 
 use overshot_backend::{Backend, Numerics, Row, StepPlan, Wanted};
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
-use overshot_kv::{Kv, PoolCapacity, SetId};
+use overshot_kv::{Kv, PageOp, PoolCapacity, SetId};
 use overshot_model::Model;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -93,6 +93,13 @@ impl Bench {
         }
         assert_eq!(self.kv.check(), Vec::<String>::new());
         self.backend.step(plan).unwrap().rows.into_iter().map(|row| row.logits).collect()
+    }
+
+    /// Carries out page copies in a step of their own.
+    pub fn copy(&mut self, page_ops: Vec<PageOp>) {
+        let plan = StepPlan { number: self.number, page_ops, ..StepPlan::default() };
+        self.number += 1;
+        self.backend.step(plan).unwrap();
     }
 
     /// Feeds tokens in chunks of the given sizes (cycled); returns the logits of every position, end to end.
