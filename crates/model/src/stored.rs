@@ -3,6 +3,7 @@
 
 use crate::checkpoint::{Checkpoint, StoredTensor};
 use crate::names::{NameStyle, Names};
+use crate::quant::bf16_decode;
 use crate::{Bytes, Format, Matrix, ModelError};
 use safetensors::Dtype;
 
@@ -106,16 +107,18 @@ impl<'a> Reader<'a> {
     /// A small tensor, BF16 or F32, as `f32` in row-major order.
     pub fn vector(&self, name: &str, shape: &[usize], values: Values) -> Result<Vec<f32>, ModelError> {
         let found = self.tensor(name)?;
-        let vector: Vec<f32> = match found.tensor.dtype {
-            Dtype::F32 => found.tensor.bytes.chunks_exact(4).map(f32_of).collect(),
-            Dtype::BF16 => {
-                let widen =
-                    |pair: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
-                found.tensor.bytes.chunks_exact(2).map(widen).collect()
-            }
+        let bytes_each = match found.tensor.dtype {
+            Dtype::F32 => 4,
+            Dtype::BF16 => 2,
             _ => return Err(found.dtype_error("F32 or BF16")),
         };
+        // Before anything is allocated: the stored size is not bounded by the model's.
         found.check_shape(shape)?;
+        let numbers = found.tensor.bytes.chunks_exact(bytes_each);
+        let vector: Vec<f32> = match bytes_each {
+            4 => numbers.map(f32_of).collect(),
+            _ => numbers.map(|half| bf16_decode(u16::from_le_bytes([half[0], half[1]]))).collect(),
+        };
         let allowed = |value: f32| {
             value.is_finite() || (values == Values::FiniteOrMinusInfinity && value == f32::NEG_INFINITY)
         };
@@ -200,12 +203,11 @@ impl<'a> Reader<'a> {
             return Err(ModelError::MissingTensor { file, tensor: present.clone() });
         };
         let found = Found { name: present.clone(), tensor };
-        let bytes = match tensor.dtype {
-            Dtype::F8_E8M0 | Dtype::U8 => tensor.bytes.clone(),
-            Dtype::F32 => exponent_bytes(&found)?,
-            _ => return Err(found.dtype_error("F8_E8M0, or F32 powers of two")),
-        };
+        if !matches!(tensor.dtype, Dtype::F8_E8M0 | Dtype::U8 | Dtype::F32) {
+            return Err(found.dtype_error("F8_E8M0, or F32 powers of two"));
+        }
         found.check_shape(shape)?;
+        let bytes = if tensor.dtype == Dtype::F32 { exponent_bytes(&found)? } else { tensor.bytes.clone() };
         // A plain maximum compiles to a few bytes per cycle and lane; the place is looked for only when it fails.
         let largest = bytes.iter().copied().fold(0, u8::max);
         if largest > byte_max {
