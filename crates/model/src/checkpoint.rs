@@ -187,7 +187,8 @@ fn read_tensors(file: &str, bytes: &Bytes) -> Result<Tensors, ModelError> {
 
     let label: Arc<str> = file.into();
     let mut tensors = Vec::new();
-    for (name, info) in metadata.tensors() {
+    // In order of names, so that of several faults always the same one is reported.
+    for (name, info) in BTreeMap::from_iter(metadata.tensors()) {
         let (start, end) = info.data_offsets;
         if start > end || end > bytes.len() - data_start {
             return Err(malformed(format!("places tensor `{}` outside its bytes", shown(&name))));

@@ -360,6 +360,3 @@ fn check_consistency(fields: &Fields, spec: &Spec) -> Result<(), ModelError> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

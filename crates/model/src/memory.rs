@@ -165,11 +165,10 @@ pub fn context_tokens(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::FLASH;
     use crate::{Config, Model};
 
     fn flash() -> Spec {
-        Config::parse(FLASH, "config.json").unwrap().spec
+        Config::parse(include_str!("../tests/data/flash-config.json"), "config.json").unwrap().spec
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The checked shape of a model: what `config.json` said, after every field was understood.
 
+use serde::Serialize;
+
 /// What a layer's queries can see beside the sliding window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LayerKind {
     /// The window only (compression ratio 0).
     Window,
@@ -23,7 +26,8 @@ impl LayerKind {
 }
 
 /// How a layer's experts are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RoutingKind {
     /// By a table from token id to experts.
     Hash,
@@ -31,14 +35,14 @@ pub enum RoutingKind {
     Learned,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerSpec {
     pub kind: LayerKind,
     pub routing: RoutingKind,
 }
 
 /// YaRN stretching of the rotary frequencies of compressed layers.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Yarn {
     pub factor: f32,
     pub original_max_positions: usize,
@@ -48,7 +52,7 @@ pub struct Yarn {
 
 /// Everything that fixes the arithmetic of a forward pass. Dimensions that are the same in every DeepSeek-V4
 /// are constants of this crate (`HEAD_DIM`, `WINDOW`, ...), not fields.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spec {
     pub vocab_size: usize,
     pub hidden_size: usize,

@@ -4,7 +4,7 @@
 use crate::checkpoint::{Checkpoint, WeightFile};
 use crate::config::Drafter;
 use crate::names::{NameStyle, Names};
-use crate::{Format, Spec, Weights};
+use crate::{Format, LayerKind, LayerSpec, RoutingKind, Spec, Weights};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -46,10 +46,8 @@ impl Amount {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerSummary {
-    /// 0 window only, 4 CSA, 128 HCA.
-    pub compress_ratio: usize,
-    /// Whether experts are chosen by token id.
-    pub hash_routed: bool,
+    pub kind: LayerKind,
+    pub routing: RoutingKind,
     /// All tensors of the layer.
     pub bytes: u64,
     /// Its routed experts, scales included.
@@ -101,12 +99,8 @@ impl Summary {
 }
 
 fn layers(spec: &Spec) -> Vec<LayerSummary> {
-    let summary = |layer: &crate::LayerSpec| LayerSummary {
-        compress_ratio: layer.kind.ratio(),
-        hash_routed: layer.routing == crate::RoutingKind::Hash,
-        bytes: 0,
-        expert_bytes: 0,
-    };
+    let summary =
+        |&LayerSpec { kind, routing }: &LayerSpec| LayerSummary { kind, routing, bytes: 0, expert_bytes: 0 };
     spec.layers.iter().map(summary).collect()
 }
 

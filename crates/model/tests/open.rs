@@ -378,6 +378,7 @@ fn the_summary_is_json() {
     let model = Model::open(repository(TINY_FP8FP4)).unwrap();
     let json = serde_json::to_value(&model.summary).unwrap();
     assert_eq!(json["drafter"], json!({"mtp": {"blocks": 1}}));
-    assert_eq!(json["layers"][0]["compress_ratio"], 4);
+    assert_eq!((&json["layers"][0]["kind"], &json["layers"][0]["routing"]), (&json!("csa"), &json!("hash")));
+    assert_eq!(serde_json::to_value(&model.spec).unwrap()["yarn"]["factor"], 16.0);
     assert_eq!(json["name_style"], "publisher");
 }

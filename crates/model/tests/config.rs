@@ -1,30 +1,12 @@
-//! Every refusal of a configuration by its sentence, and both styles of the published one.
+//! Every refusal of a configuration by its sentence, and V4-Flash in both styles.
 
-use super::*;
-use serde_json::json;
+#![allow(clippy::unwrap_used)]
 
-/// The published configuration of V4-Flash.
-pub const FLASH: &str = r#"{
-    "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4",
-    "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 1,
-    "expert_dtype": "fp4", "hc_eps": 1e-06, "hc_mult": 4, "hc_sinkhorn_iters": 20, "head_dim": 512,
-    "hidden_act": "silu", "hidden_size": 4096, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 512,
-    "initializer_range": 0.02, "max_position_embeddings": 1048576, "moe_intermediate_size": 2048,
-    "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 64,
-    "num_experts_per_tok": 6, "num_hash_layers": 3, "num_hidden_layers": 43, "num_key_value_heads": 1,
-    "num_nextn_predict_layers": 1, "o_groups": 8, "o_lora_rank": 1024, "q_lora_rank": 1024,
-    "qk_rope_head_dim": 64,
-    "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
-        "scale_fmt": "ue8m0", "weight_block_size": [128, 128]},
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 16,
-        "original_max_position_embeddings": 65536, "type": "yarn"},
-    "rope_theta": 10000, "routed_scaling_factor": 1.5, "scoring_func": "sqrtsoftplus",
-    "sliding_window": 128, "swiglu_limit": 10.0, "tie_word_embeddings": false, "topk_method": "noaux_tc",
-    "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 129280, "compress_rope_theta": 160000,
-    "compress_ratios": [0, 0, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128,
-        4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 128, 4, 0]
-}"#;
+use overshot_model::{Config, Drafter, LayerKind, LayerSpec, ModelError, RoutingKind, Yarn};
+use serde_json::{Map, Value, json};
+
+/// A configuration with the published values of V4-Flash.
+const FLASH: &str = include_str!("data/flash-config.json");
 
 fn flash() -> Map<String, Value> {
     serde_json::from_str(FLASH).unwrap()
