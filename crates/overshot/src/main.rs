@@ -1,1 +1,38 @@
-fn main() {}
+//! `overshot`, the command line. Each command is a file with its flags beside what they do; this one only starts
+//! them and turns their end into an exit code: 0 well, 2 the input must change, 1 anything else.
+
+mod args;
+mod chat;
+mod compute;
+mod display;
+mod doctor;
+mod embedded;
+mod failure;
+mod inspect;
+mod interrupt;
+mod logits_file;
+mod model_source;
+mod run;
+mod sampling;
+mod score;
+mod session;
+mod table;
+
+use args::Command;
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    let outcome = match args::Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments, &mut out),
+        Command::Chat(arguments) => chat::run(&arguments, &mut out),
+        Command::Score(arguments) => score::run(&arguments, &mut out),
+        Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
+        Command::Doctor(arguments) => doctor::run(&arguments, &mut out),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}

@@ -1,0 +1,150 @@
+//! The command line as a whole, and the flags that several commands share. A command's own flags stand in its
+//! file. Nothing is looked up here: what a flag means for a model is checked where the model is known.
+
+use crate::sampling::SamplingFlags;
+use crate::{chat, doctor, inspect, run, score};
+use clap::{Args, Parser, Subcommand};
+use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// An inference engine for DeepSeek-V4.
+///
+/// Loads a checkpoint exactly as published and generates text from it. Without --model, a small trained model of
+/// the same architecture answers; it is built in.
+#[derive(Parser)]
+#[command(name = "overshot", version, after_long_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  overshot run \"What is the capital of France?\"
+  overshot chat --model ~/models/DeepSeek-V4-Flash
+  overshot inspect ~/models/DeepSeek-V4-Flash
+
+Exit codes: 0 well, 2 the input must change (one sentence says how), 1 any other failure.";
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Answer one prompt.
+    Run(run::Arguments),
+    /// Talk with the model in the terminal.
+    Chat(chat::Arguments),
+    /// Compute the logits of every position of a list of token ids, and its perplexity.
+    Score(score::Arguments),
+    /// Show what a checkpoint holds, what its cache costs and which cards it fits on.
+    Inspect(inspect::Arguments),
+    /// Show what this machine has and which code paths will run.
+    Doctor(doctor::Arguments),
+}
+
+/// Which model to run and how to compute.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Model and computing")]
+pub struct ComputeFlags {
+    /// A checkpoint: its folder, a Hugging Face cache folder, or a .safetensors file beside its config.json
+    /// [default: the built-in model]
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub cache: CacheFlags,
+
+    /// Rounding of activations before FP8 and FP4 matrices: none, or e4m3 as in the publisher's own script
+    #[arg(long, value_name = "none|e4m3", default_value_t = Numerics::default().act)]
+    pub act: Activations,
+
+    /// Worker threads [default: one per core]; results do not depend on it
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// What computes
+    #[arg(long, value_enum, default_value_t = BackendChoice::Cpu)]
+    pub backend: BackendChoice,
+}
+
+impl ComputeFlags {
+    pub fn numerics(&self) -> Numerics {
+        Numerics { kv: self.cache.kv, index_keys: self.cache.index_keys, act: self.act }
+    }
+}
+
+/// What an answer may take and how it is made.
+#[derive(Args, Clone, Debug, Default)]
+pub struct AnswerFlags {
+    /// End the answer after N tokens [default: when the model ends it, or the context is full]
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<NonZeroUsize>,
+
+    /// Tokens that prompt and answer may have together [default: the model's context, at most 65,536]
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<NonZeroUsize>,
+
+    #[command(flatten)]
+    pub sampling: SamplingFlags,
+
+    #[command(flatten)]
+    pub compute: ComputeFlags,
+}
+
+impl Default for ComputeFlags {
+    fn default() -> Self {
+        let Numerics { kv, index_keys, act } = Numerics::default();
+        let cache = CacheFlags { kv, index_keys };
+        ComputeFlags { model: None, cache, act, threads: None, backend: BackendChoice::Cpu }
+    }
+}
+
+/// How the cache stores what it keeps.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct CacheFlags {
+    /// Format of cached latents: f32, or fp8 (584 bytes each), which the model was trained with
+    #[arg(long, value_name = "f32|fp8", default_value_t = Numerics::default().kv)]
+    pub kv: KvFormat,
+
+    /// Format of the indexer's keys and queries; fp8 and fp4 transform and round both
+    #[arg(long, value_name = "f32|bf16|fp8|fp4", default_value_t = Numerics::default().index_keys)]
+    pub index_keys: IndexKeyFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendChoice {
+    Cpu,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example_in_its_help() {
+        for command in Arguments::command().get_subcommands().filter(|command| command.get_name() != "help") {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Example"), "{} --help has no example", command.get_name());
+        }
+    }
+
+    #[test]
+    fn no_flags_are_the_defaults() {
+        let line =
+            Arguments::try_parse_from(["overshot", "score", "--ids", "x"]).unwrap_or_else(|e| panic!("{e}"));
+        let Command::Score(parsed) = line.command else { panic!("another command") };
+        assert_eq!(format!("{:?}", parsed.compute), format!("{:?}", ComputeFlags::default()));
+    }
+
+    #[test]
+    fn unknown_modes_are_refused_with_the_known_ones() {
+        let error =
+            Arguments::try_parse_from(["overshot", "run", "x", "--kv", "fp7"]).err().unwrap().to_string();
+        assert!(error.contains("`fp7` is not one of: f32, fp8"), "{error}");
+    }
+}

@@ -1,0 +1,167 @@
+//! `overshot chat`: a conversation in the terminal. Every turn computes the whole conversation again: the engine
+//! does not reuse prompt prefixes yet.
+
+use crate::args::AnswerFlags;
+use crate::display::{AnswerWriter, Look, speed_line};
+use crate::failure::bad_input;
+use crate::interrupt::StopRequest;
+use crate::session::{Ending, Session};
+use clap::Args;
+use overshot_chat::{Effort, Message, RenderOptions};
+use overshot_engine::Refused;
+use std::io::{BufRead, IsTerminal, Write};
+
+const EXAMPLES: &str = "\
+Examples:
+  overshot chat
+  overshot chat --model ~/models/DeepSeek-V4-Flash --effort high
+
+One line is one message. Ctrl-C stops the answer only; Ctrl-D or /quit ends the conversation.";
+
+const COMMANDS: &str = "\
+/new            forget the conversation
+/effort LEVEL   think more or less: none, low, medium, high, xhigh, max
+/quit           end, as Ctrl-D does";
+
+/// Talk with the model in the terminal.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// A system message before the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+
+    /// How much to think before answering: none, low, medium, high, xhigh or max
+    #[arg(long, value_name = "LEVEL", default_value = "none")]
+    effort: Effort,
+
+    #[command(flatten)]
+    answer: AnswerFlags,
+}
+
+/// # Errors
+/// A flag that the model cannot take. What goes wrong in a turn is reported there, and the conversation goes on.
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    let session = Session::start(&arguments.answer)?;
+    let stop = StopRequest::default();
+    stop.on_ctrl_c()?;
+    let input = std::io::stdin().lock();
+    let look = Look::of_stdout();
+    let show_prompt = input.is_terminal();
+    if show_prompt {
+        writeln!(out, "{}", look.dim(&format!("{}; /help lists commands", session.model_label)))?;
+    }
+    let system: Vec<Message> = arguments.system.iter().map(|text| Message::system(text.as_str())).collect();
+    let options = RenderOptions { effort: arguments.effort, ..RenderOptions::default() };
+    Conversation { session, messages: system.clone(), system, options, stop, look }.run(
+        input,
+        show_prompt,
+        out,
+    )
+}
+
+struct Conversation {
+    session: Session,
+    /// What a new conversation begins with.
+    system: Vec<Message>,
+    messages: Vec<Message>,
+    options: RenderOptions,
+    stop: StopRequest,
+    look: Look,
+}
+
+/// What a line of input asks for.
+#[derive(Clone, Debug, PartialEq)]
+enum Line<'a> {
+    Nothing,
+    Message(&'a str),
+    New,
+    Effort(&'a str),
+    Help,
+    Quit,
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a str) -> Self {
+        let line = line.trim();
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("", _) => Line::Nothing,
+            ("/new", "") => Line::New,
+            ("/effort", level) => Line::Effort(level.trim()),
+            ("/help", "") => Line::Help,
+            ("/quit" | "/exit", "") => Line::Quit,
+            _ => Line::Message(line),
+        }
+    }
+}
+
+impl Conversation {
+    fn run(&mut self, mut input: impl BufRead, show_prompt: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+        loop {
+            if show_prompt {
+                write!(out, "> ")?;
+                out.flush()?;
+            }
+            let mut line = String::new();
+            let bytes = input
+                .read_line(&mut line)
+                .map_err(|error| bad_input(format!("the message cannot be read: {error}")))?;
+            match Line::parse(&line) {
+                _ if bytes == 0 => return Ok(()),
+                Line::Quit => return Ok(()),
+                Line::Nothing => {}
+                Line::Help => writeln!(out, "{COMMANDS}")?,
+                Line::New => self.messages = self.system.clone(),
+                Line::Effort(level) => match level.parse() {
+                    Ok(effort) => self.options.effort = effort,
+                    Err(sentence) => writeln!(out, "{sentence}")?,
+                },
+                Line::Message(text) => self.turn(text, out)?,
+            }
+        }
+    }
+
+    /// One message and its answer, which both become part of the conversation, or neither does.
+    fn turn(&mut self, text: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+        self.messages.push(Message::user(text));
+        let mut writer = AnswerWriter::new(self.look);
+        let answering = self.stop.while_answering();
+        let outcome = self
+            .session
+            .answer(&self.messages, &self.options, &self.stop, |delta| Ok(writer.write(delta, out)?));
+        drop(answering);
+        let answer = match outcome {
+            Ok(answer) => answer,
+            Err(error) if error.is::<Refused>() => {
+                self.messages.pop();
+                writeln!(out, "{error}; /new starts afresh")?;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        writer.finish(out)?;
+        if answer.ending == Ending::Interrupted {
+            writeln!(out, "{}", self.look.dim("[stopped]"))?;
+        }
+        if self.look == Look::Terminal {
+            writeln!(out, "{}", self.look.dim(&speed_line(&answer.timing)))?;
+        }
+        self.messages.push(answer.message.to_message());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_messages_unless_they_are_commands() {
+        assert_eq!(Line::parse(" Hello there\n"), Line::Message("Hello there"));
+        assert_eq!(Line::parse("/effort high\n"), Line::Effort("high"));
+        assert_eq!(Line::parse("/new\n"), Line::New);
+        assert_eq!(Line::parse("/new ideas"), Line::Message("/new ideas"));
+        assert_eq!(Line::parse("/usr/bin is a folder"), Line::Message("/usr/bin is a folder"));
+        assert_eq!(Line::parse("\n"), Line::Nothing);
+    }
+}

@@ -1,0 +1,184 @@
+//! How answers and waiting look on a terminal. What goes to a file or a pipe is the model's text, unchanged.
+
+use crate::session::Timing;
+use indicatif::{ProgressBar, ProgressStyle};
+use overshot_chat::Delta;
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+/// Shorter prompts are done before a bar could be read.
+const BAR_FROM_TOKENS: usize = 256;
+
+const DIM: &str = "\x1b[2m";
+const PLAIN: &str = "\x1b[0m";
+
+/// Something is happening, its length unknown. Shown only on a terminal.
+pub fn spinner(what: &str) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}
+
+/// The prompt's tokens as they are computed. Shown only on a terminal, and for long prompts.
+pub struct PrefillBar(ProgressBar);
+
+impl PrefillBar {
+    pub fn new(prompt_tokens: usize) -> Self {
+        if prompt_tokens < BAR_FROM_TOKENS {
+            return PrefillBar(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new(prompt_tokens as u64);
+        if let Ok(style) = ProgressStyle::with_template("prompt {bar:30} {pos}/{len} tokens, {eta} left") {
+            bar.set_style(style);
+        }
+        PrefillBar(bar)
+    }
+
+    pub fn show(&self, done: usize) {
+        self.0.set_position(done as u64);
+    }
+
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Whether a stream is a terminal: there, thinking is dimmed and control characters are made visible, so that no
+/// model output can drive the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    Terminal,
+    Plain,
+}
+
+impl Look {
+    pub fn of_stdout() -> Self {
+        Look::of(&io::stdout())
+    }
+
+    pub fn of_stderr() -> Self {
+        Look::of(&io::stderr())
+    }
+
+    fn of(stream: &impl IsTerminal) -> Self {
+        if stream.is_terminal() { Look::Terminal } else { Look::Plain }
+    }
+
+    pub fn text(self, text: &str) -> Cow<'_, str> {
+        let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+        if self == Look::Plain || text.chars().all(harmless) {
+            return Cow::Borrowed(text);
+        }
+        Cow::Owned(text.chars().map(|c| if harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect())
+    }
+
+    pub fn dim(self, text: &str) -> String {
+        match self {
+            Look::Terminal => format!("{DIM}{}{PLAIN}", self.text(text)),
+            Look::Plain => text.to_owned(),
+        }
+    }
+}
+
+/// Writes the deltas of one answer to one stream, its parts told apart: dim on a terminal, else under headings.
+pub struct AnswerWriter {
+    look: Look,
+    part: Option<Part>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Thinking,
+    Answer,
+    ToolCall(usize),
+    Unparsed,
+}
+
+impl AnswerWriter {
+    pub fn new(look: Look) -> Self {
+        AnswerWriter { look, part: None }
+    }
+
+    pub fn write(&mut self, delta: &Delta, out: &mut dyn Write) -> io::Result<()> {
+        match delta {
+            Delta::Reasoning(text) => {
+                self.enter(Part::Thinking, "[thinking] ", out)?;
+                write!(out, "{}", self.look.dim(text))?;
+            }
+            Delta::Content(text) => {
+                let heading = if self.part.is_some() { "[answer] " } else { "" };
+                self.enter(Part::Answer, heading, out)?;
+                write!(out, "{}", self.look.text(text))?;
+            }
+            Delta::ToolCallStart { index, name, .. } => {
+                let heading = format!("[call] {} ", self.look.text(name));
+                self.enter(Part::ToolCall(*index), &heading, out)?;
+            }
+            Delta::ToolCallArguments { text, .. } => write!(out, "{}", self.look.text(text))?,
+            Delta::ToolCallEnd { .. } => {}
+            Delta::ToolCallWithdrawn { .. } => write!(out, " [is no call]")?,
+            Delta::UnparsedToolText(text) => {
+                self.enter(Part::Unparsed, "[unparsed tool text] ", out)?;
+                write!(out, "{}", self.look.dim(text))?;
+            }
+        }
+        out.flush()
+    }
+
+    /// Ends the line of whatever was written last.
+    pub fn finish(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        self.part = None;
+        writeln!(out)?;
+        out.flush()
+    }
+
+    fn enter(&mut self, part: Part, heading: &str, out: &mut dyn Write) -> io::Result<()> {
+        if self.part == Some(part) {
+            return Ok(());
+        }
+        if self.part.is_some() {
+            write!(out, "\n\n")?;
+        }
+        self.part = Some(part);
+        if heading.is_empty() { Ok(()) } else { write!(out, "{}", self.look.dim(heading)) }
+    }
+}
+
+/// `[12 tokens read in 0.05 s, 10 written at 123.4 tokens/s]`
+pub fn speed_line(timing: &Timing) -> String {
+    let Timing { prompt_tokens, generated_tokens, first_token_seconds, decode_tokens_per_second, .. } =
+        timing;
+    let speed = if *decode_tokens_per_second > 0.0 {
+        format!(" at {decode_tokens_per_second:.1} tokens/s")
+    } else {
+        String::new()
+    };
+    format!("[{prompt_tokens} tokens read in {first_token_seconds:.2} s, {generated_tokens} written{speed}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(look: Look, deltas: &[Delta]) -> String {
+        let (mut writer, mut out) = (AnswerWriter::new(look), Vec::new());
+        deltas.iter().for_each(|delta| writer.write(delta, &mut out).unwrap());
+        writer.finish(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn an_answer_alone_is_only_its_text() {
+        let deltas = [Delta::Content("Par".into()), Delta::Content("is.\x1b[2J".into())];
+        assert_eq!(written(Look::Plain, &deltas), "Paris.\x1b[2J\n");
+        assert_eq!(written(Look::Terminal, &deltas), "Paris.\u{FFFD}[2J\n");
+    }
+
+    #[test]
+    fn thinking_stands_apart() {
+        let deltas =
+            [Delta::Reasoning("Hm".into()), Delta::Reasoning(".".into()), Delta::Content("24".into())];
+        assert_eq!(written(Look::Plain, &deltas), "[thinking] Hm.\n\n[answer] 24\n");
+    }
+}

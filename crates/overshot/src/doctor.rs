@@ -1,0 +1,221 @@
+//! `overshot doctor`: what this machine has and which code paths will run. Looks, and changes nothing; the GPU
+//! driver is looked for among files only, never loaded.
+
+use crate::args::AnswerFlags;
+use crate::embedded::embedded_model;
+use crate::interrupt::StopRequest;
+use crate::session::{Session, Timing};
+use crate::table::bytes;
+use anyhow::bail;
+use clap::Args;
+use overshot_backend_cpu::Isa;
+use overshot_chat::{Message, RenderOptions};
+use serde::Serialize;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  overshot doctor
+  overshot doctor --json | jq .cpu.features";
+
+/// Show what this machine has and which code paths will run.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    cpu: Cpu,
+    memory: Memory,
+    gpu_driver: Option<PathBuf>,
+    built_in_model: BuiltInModel,
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    name: Option<String>,
+    /// Cores that this process may use.
+    cores: usize,
+    /// Of the instruction sets that matter to inference, those that are there.
+    features: Vec<&'static str>,
+    /// What the kernels will use.
+    path: String,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    total_bytes: Option<u64>,
+    available_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+enum BuiltInModel {
+    Absent,
+    /// It opened and gave the right answer.
+    Healthy {
+        start_ms: f64,
+        answer: Timing,
+    },
+    Broken {
+        reason: String,
+    },
+}
+
+/// # Errors
+/// The built-in model is there and does not work.
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        cpu: Cpu {
+            name: cpu_name(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            features: cpu_features(),
+            path: Isa::detect().to_string(),
+        },
+        memory: memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()),
+        gpu_driver: gpu_driver(),
+        built_in_model: built_in_model(),
+    };
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        write_text(&report, out)?;
+    }
+    match report.built_in_model {
+        BuiltInModel::Broken { reason } => bail!("the built-in model is broken: {reason}"),
+        BuiltInModel::Absent | BuiltInModel::Healthy { .. } => Ok(()),
+    }
+}
+
+fn write_text(report: &Report, out: &mut dyn Write) -> std::io::Result<()> {
+    let Report { version, cpu, memory, gpu_driver, built_in_model } = report;
+    let amount = |known: Option<u64>| known.map_or("unknown".to_owned(), bytes);
+    let gpu = match gpu_driver {
+        Some(path) => format!("{} (found, not used: there is no GPU backend yet)", path.display()),
+        None => "none found".to_owned(),
+    };
+    let model = match built_in_model {
+        BuiltInModel::Absent => "none: this binary was built without one".to_owned(),
+        BuiltInModel::Broken { reason } => format!("broken: {reason}"),
+        BuiltInModel::Healthy { start_ms, answer } => format!(
+            "healthy: ready in {start_ms:.0} ms, right answer in {:.0} ms more",
+            answer.total_seconds * 1e3
+        ),
+    };
+    writeln!(out, "overshot        {version}")?;
+    writeln!(out, "processor       {}, {} cores", cpu.name.as_deref().unwrap_or("unknown"), cpu.cores)?;
+    writeln!(out, "instructions    {}", cpu.features.join(" "))?;
+    writeln!(out, "kernels         {}", cpu.path)?;
+    writeln!(
+        out,
+        "memory          {} available of {}",
+        amount(memory.available_bytes),
+        amount(memory.total_bytes)
+    )?;
+    writeln!(out, "gpu driver      {gpu}")?;
+    writeln!(out, "built-in model  {model}")
+}
+
+/// Instruction sets that some kernel of this project uses, or might.
+fn cpu_features() -> Vec<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let known = [
+            ("avx2", is_x86_feature_detected!("avx2")),
+            ("fma", is_x86_feature_detected!("fma")),
+            ("f16c", is_x86_feature_detected!("f16c")),
+            ("avx512f", is_x86_feature_detected!("avx512f")),
+            ("avx512bw", is_x86_feature_detected!("avx512bw")),
+            ("avx512vnni", is_x86_feature_detected!("avx512vnni")),
+            ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+        ];
+        known.into_iter().filter(|(_, present)| *present).map(|(name, _)| name).collect()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    Vec::new()
+}
+
+fn cpu_name() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    line.split_once(':').map(|(_, name)| name.trim().to_owned())
+}
+
+/// Reads the text of `/proc/meminfo`, whose numbers are in KiB.
+fn memory(meminfo: &str) -> Memory {
+    let field = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    };
+    Memory { total_bytes: field("MemTotal"), available_bytes: field("MemAvailable") }
+}
+
+/// The driver's library where loaders look for it.
+fn gpu_driver() -> Option<PathBuf> {
+    const FOLDERS: [&str; 5] =
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib/x86_64-linux-gnu", "/usr/lib/wsl/lib"];
+    let extra = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&extra).chain(FOLDERS.iter().map(PathBuf::from));
+    folders.map(|folder| folder.join("libcuda.so.1")).find(|path| Path::exists(path))
+}
+
+fn built_in_model() -> BuiltInModel {
+    if embedded_model().is_none() {
+        return BuiltInModel::Absent;
+    }
+    match ask_built_in_model() {
+        Ok(healthy) => healthy,
+        Err(error) => BuiltInModel::Broken { reason: format!("{error:#}") },
+    }
+}
+
+/// One question through everything that an answer needs: weights, kernels, cache, tokenizer, parser.
+fn ask_built_in_model() -> anyhow::Result<BuiltInModel> {
+    const QUESTION: &str = "What is the capital of France?";
+    const ANSWER: &str = "The capital of France is Paris.";
+    let started = Instant::now();
+    let flags = AnswerFlags { max_tokens: NonZeroUsize::new(32), ..AnswerFlags::default() };
+    let mut session = Session::start(&flags)?;
+    let start_ms = started.elapsed().as_secs_f64() * 1e3;
+    let messages = [Message::user(QUESTION)];
+    let answer = session.answer(&messages, &RenderOptions::default(), &StopRequest::default(), |_| Ok(()))?;
+    if answer.message.content != ANSWER {
+        bail!("to `{QUESTION}` it answered {:?}", answer.message.content);
+    }
+    Ok(BuiltInModel::Healthy { start_ms, answer: answer.timing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let memory = memory("MemTotal:       24580468 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\n");
+        assert_eq!((memory.total_bytes, memory.available_bytes), (Some(25_170_399_232), Some(1_048_576)));
+        assert_eq!(super::memory("").total_bytes, None);
+    }
+
+    #[test]
+    #[cfg(feature = "embedded-model")]
+    fn the_report_is_json_and_text() {
+        let print = |json: bool| {
+            let mut out = Vec::new();
+            run(&Arguments { json }, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let value: serde_json::Value = serde_json::from_str(&print(true)).unwrap();
+        assert!(value["cpu"]["cores"].as_u64().unwrap() >= 1);
+        assert_eq!(value["built_in_model"]["state"], "healthy");
+        assert!(print(false).contains("kernels"));
+    }
+}

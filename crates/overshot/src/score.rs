@@ -1,0 +1,265 @@
+//! `overshot score`: the logits of every position of given token ids, and how well the model predicts them. Talks
+//! to the backend in step plans directly, as there is nothing to schedule; needs no tokenizer.
+
+use crate::args::ComputeFlags;
+use crate::compute::start_backend;
+use crate::failure::bad_input;
+use crate::logits_file::LogitsFile;
+use crate::model_source::ModelSource;
+use anyhow::{Context, bail};
+use clap::Args;
+use overshot_backend::{Backend, Row, StepPlan, Wanted};
+use overshot_kv::{Kv, PoolCapacity, SetId};
+use overshot_model::Spec;
+use serde::Serialize;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  echo '[0, 4083, 412, 308, 267, 2033]' > ids.json
+  overshot score --ids ids.json
+  overshot score --ids ids.json --out logits.safetensors --greedy 8 --kv f32 --index-keys f32
+
+OUT holds `logits` [T, vocab] in float32, and with --greedy K `greedy.tokens` [K] and `greedy.logits` [K, vocab]:
+row s chose token s, row 0 follows the last id.";
+
+/// Compute the logits of every position of a list of token ids, and its perplexity.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// A JSON list of token ids
+    #[arg(long, value_name = "FILE.json")]
+    ids: PathBuf,
+
+    /// Write the logits to this safetensors file
+    #[arg(long, value_name = "OUT.safetensors")]
+    out: Option<PathBuf>,
+
+    /// Tokens that one step computes; results do not depend on it
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
+    chunk: usize,
+
+    /// Continue with the K likeliest tokens, one after the other
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    greedy: usize,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    pub compute: ComputeFlags,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("0 is too small: use at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("`{text}` is not a whole number")),
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    tokens: usize,
+    /// Of tokens 1 and on, each given those before it; `None` when there is only one.
+    perplexity: Option<f64>,
+    /// Mean negative log likelihood of the same tokens, in nats.
+    mean_nll: Option<f64>,
+    greedy_tokens: Vec<u32>,
+    seconds: f64,
+    tokens_per_second: f64,
+}
+
+/// # Errors
+/// Ids that the model cannot take, or a file that cannot be read or written.
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    let source = ModelSource::from_flag(arguments.compute.model.as_deref())?;
+    let model = Arc::new(source.open()?);
+    let ids = read_ids(&arguments.ids, &model.spec)?;
+    let last_position = ids.len().saturating_add(arguments.greedy);
+    if last_position > model.spec.max_positions {
+        let most = model.spec.max_positions;
+        return Err(bad_input(format!(
+            "{last_position} positions are asked for: the model's context holds {most}"
+        )));
+    }
+    let vocab = model.spec.vocab_size;
+    let capacity = PoolCapacity::for_sets(1, last_position);
+    let mut sequence = Sequence::start(start_backend(&arguments.compute, model, capacity)?)?;
+    let mut file = match &arguments.out {
+        Some(path) => Some(LogitsFile::create(path, ids.len(), arguments.greedy, vocab)?),
+        None => None,
+    };
+
+    let started = Instant::now();
+    let (nll, last_logits) = score(&mut sequence, &ids, arguments.chunk, file.as_mut())?;
+    let seconds = started.elapsed().as_secs_f64();
+    let greedy_tokens = continue_greedily(&mut sequence, last_logits, arguments.greedy, file.as_mut())?;
+    if let Some(file) = file {
+        file.finish(&greedy_tokens)?;
+    }
+
+    let predicted = ids.len() - 1;
+    let mean_nll = (predicted > 0).then(|| nll / predicted as f64);
+    let report = Report {
+        tokens: ids.len(),
+        perplexity: mean_nll.map(f64::exp),
+        mean_nll,
+        greedy_tokens,
+        seconds,
+        tokens_per_second: ids.len() as f64 / seconds,
+    };
+    print(&report, arguments.json, out)
+}
+
+fn print(report: &Report, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    if json {
+        writeln!(out, "{}", serde_json::to_string(report)?)?;
+        return Ok(());
+    }
+    let Report { tokens, seconds, tokens_per_second, .. } = report;
+    writeln!(out, "{tokens} tokens in {seconds:.2} s ({tokens_per_second:.1} tokens/s)")?;
+    match report.perplexity.zip(report.mean_nll) {
+        Some((perplexity, nll)) => writeln!(out, "perplexity {perplexity:.4} (mean nll {nll:.6})")?,
+        None => writeln!(out, "perplexity needs at least two tokens")?,
+    }
+    if !report.greedy_tokens.is_empty() {
+        writeln!(out, "greedy {:?}", report.greedy_tokens)?;
+    }
+    Ok(())
+}
+
+fn read_ids(path: &Path, spec: &Spec) -> anyhow::Result<Vec<u32>> {
+    let shown = path.display();
+    let text =
+        std::fs::read_to_string(path).map_err(|error| bad_input(format!("cannot read {shown}: {error}")))?;
+    let ids: Vec<u32> = serde_json::from_str(&text)
+        .map_err(|error| bad_input(format!("{shown} is not a JSON list of token ids: {error}")))?;
+    if ids.is_empty() {
+        return Err(bad_input(format!("{shown} holds no token ids: at least one is needed")));
+    }
+    if let Some(index) = ids.iter().position(|&id| id as usize >= spec.vocab_size) {
+        let (id, most) = (ids[index], spec.vocab_size);
+        return Err(bad_input(format!(
+            "{shown}: id {id} at index {index} is outside the vocabulary of {most} tokens"
+        )));
+    }
+    Ok(ids)
+}
+
+/// One sequence in a backend of its own.
+struct Sequence {
+    backend: Box<dyn Backend>,
+    kv: Kv,
+    set: SetId,
+    next_plan: u64,
+    vocab: usize,
+}
+
+impl Sequence {
+    fn start(backend: Box<dyn Backend>) -> anyhow::Result<Self> {
+        let mut kv = Kv::new(backend.capacity());
+        let set = kv.create()?;
+        let vocab = backend.spec().vocab_size;
+        Ok(Sequence { backend, kv, set, next_plan: 0, vocab })
+    }
+
+    /// Appends tokens; returns the logits after each of them, `[tokens, vocab]`.
+    fn feed(&mut self, tokens: &[u32]) -> anyhow::Result<Vec<f32>> {
+        let start = self.kv.len(self.set)?;
+        let page_ops = self.kv.extend(self.set, tokens.len())?;
+        let pages = self.kv.table(self.set)?.clone();
+        let row = Row { tokens: tokens.to_vec(), start, pages, wanted: Wanted::AllLogits };
+        let plan = StepPlan { number: self.next_plan, page_ops, rows: vec![row] };
+        self.next_plan += 1;
+        let result = self.backend.step(plan)?;
+        let logits = result.rows.into_iter().next().context("the backend answered without a row")?.logits;
+        if logits.len() != tokens.len() * self.vocab {
+            bail!("the backend answered with {} logits for {} tokens", logits.len(), tokens.len());
+        }
+        match logits.iter().position(|logit| logit.is_nan()) {
+            Some(at) => bail!("the logits at position {} are not numbers", start + at / self.vocab),
+            None => Ok(logits),
+        }
+    }
+}
+
+/// Feeds all ids; returns the negative log likelihood of all but the first, and the last row of logits.
+fn score(
+    sequence: &mut Sequence,
+    ids: &[u32],
+    chunk: usize,
+    mut file: Option<&mut LogitsFile>,
+) -> anyhow::Result<(f64, Vec<f32>)> {
+    let vocab = sequence.vocab;
+    let mut nll = 0.0;
+    let mut last_logits = Vec::new();
+    for start in (0..ids.len()).step_by(chunk) {
+        let end = ids.len().min(start.saturating_add(chunk));
+        let logits = sequence.feed(&ids[start..end])?;
+        for (row, next) in logits.chunks_exact(vocab).zip(&ids[start + 1..]) {
+            nll -= log_likelihood(row, *next);
+        }
+        if let Some(file) = file.as_deref_mut() {
+            file.append(&logits)?;
+        }
+        last_logits = logits[logits.len() - vocab..].to_vec();
+    }
+    Ok((nll, last_logits))
+}
+
+fn continue_greedily(
+    sequence: &mut Sequence,
+    mut logits: Vec<f32>,
+    steps: usize,
+    mut file: Option<&mut LogitsFile>,
+) -> anyhow::Result<Vec<u32>> {
+    let mut tokens = Vec::with_capacity(steps);
+    while tokens.len() < steps {
+        let token = likeliest(&logits);
+        tokens.push(token);
+        if let Some(file) = file.as_deref_mut() {
+            file.append(&logits)?;
+        }
+        if tokens.len() < steps {
+            logits = sequence.feed(&[token])?;
+        }
+    }
+    Ok(tokens)
+}
+
+/// The lowest id on ties.
+fn likeliest(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (id, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = id;
+        }
+    }
+    best as u32
+}
+
+/// In nats, summed in float64.
+fn log_likelihood(logits: &[f32], token: u32) -> f64 {
+    let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - top).exp()).sum();
+    f64::from(logits[token as usize]) - top - sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn likelihoods_are_those_of_a_softmax() {
+        let logits = [1.0, 2.0, 2.0, -1000.0];
+        let total: f64 = (0..4).map(|token| log_likelihood(&logits, token).exp()).sum();
+        assert!((total - 1.0).abs() < 1e-12);
+        assert!((log_likelihood(&[500.0, 500.0], 1) + 2f64.ln()).abs() < 1e-12);
+        assert_eq!(likeliest(&logits), 1);
+    }
+}

@@ -1,0 +1,159 @@
+//! The binary as a user meets it: what it prints, where, and with which exit code.
+
+#![cfg(feature = "embedded-model")]
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn overshot(arguments: &[&str]) -> Output {
+    overshot_with_input(arguments, "")
+}
+
+fn overshot_with_input(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_overshot"))
+        .args(arguments)
+        .current_dir(std::env::temp_dir())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that fails early does not read its input.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = overshot(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    stdout(&output).to_owned()
+}
+
+/// Runs a command that must refuse its input: exit code 2, nothing on the output, one sentence of error.
+fn refused(arguments: &[&str]) -> String {
+    let output = overshot(arguments);
+    let error = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+    assert_eq!(stdout(&output), "", "{arguments:?}");
+    assert_eq!(error.trim_end().lines().count(), 1, "{arguments:?}: {error}");
+    error
+}
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn shown(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn the_readme_question_is_answered() {
+    assert_eq!(succeeds(&["run", "What is the capital of France?"]), "The capital of France is Paris.\n");
+}
+
+#[test]
+fn only_the_answer_goes_to_the_output() {
+    let output = overshot(&["run", "What is 6 times 4?", "--effort", "high"]);
+    assert_eq!(stdout(&output), "24\n");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "[thinking] 6 * 4 = 24.\n");
+}
+
+#[test]
+fn json_has_the_answer_and_its_numbers() {
+    let value: Value =
+        serde_json::from_str(&succeeds(&["run", "What is 6 times 4?", "--effort", "high", "--json"]))
+            .unwrap();
+    assert_eq!((&value["content"], &value["reasoning_content"]), (&"24".into(), &"6 * 4 = 24.".into()));
+    assert_eq!((&value["finish_reason"], &value["timing"]["prompt_tokens"]), (&"stop".into(), &12.into()));
+}
+
+#[test]
+fn limits_and_raw_prompts_are_kept_to() {
+    let cut = succeeds(&["run", "What is the capital of France?", "--max-tokens", "3", "--json"]);
+    let cut: Value = serde_json::from_str(&cut).unwrap();
+    assert_eq!((&cut["content"], &cut["finish_reason"]), (&"The capital of".into(), &"length".into()));
+    let raw = "<｜User｜>What is the capital of France?<｜Assistant｜></think>";
+    assert_eq!(succeeds(&["run", "--raw", raw]), "The capital of France is Paris.\n");
+}
+
+#[test]
+fn a_seed_repeats_an_answer() {
+    let story = ["run", "--raw", "It was a dark night", "--temperature", "1", "--max-tokens", "30", "--seed"];
+    let ask = |seed: &str| succeeds(&[&story[..], &[seed]].concat());
+    assert_eq!(ask("1"), ask("1"));
+    assert_ne!(ask("1"), ask("2"));
+}
+
+#[test]
+fn a_conversation_goes_on_line_by_line() {
+    let input = "What is the capital of France?\n/effort high\nWhat is 6 times 4?\n/effort great\n/new\n/quit\nnever\n";
+    let output = overshot_with_input(&["chat"], input);
+    assert!(output.status.success());
+    let expected = "The capital of France is Paris.\n[thinking] 6 * 4 = 24.\n\n[answer] 24\n\
+                    effort `great` is none of none, low, medium, high, xhigh, max\n";
+    assert_eq!(stdout(&output), expected);
+}
+
+#[test]
+fn a_folder_and_the_built_in_model_are_the_same() {
+    let folder = repository("models/dsv4-mini");
+    let ask = ["run", "Sort: pear, apple, fig", "--seed", "3", "--temperature", "1"];
+    assert_eq!(succeeds(&[&ask[..], &["--model", shown(&folder)]].concat()), succeeds(&ask));
+}
+
+#[test]
+fn bad_input_is_refused_in_one_sentence() {
+    let fixture = repository("fixtures/tiny-bf16");
+    assert!(refused(&["run", "x", "--model", "no-such-folder"]).contains("no-such-folder"));
+    assert!(refused(&["run", "x", "--model", shown(&fixture)]).contains("tokenizer.json"));
+    assert!(refused(&["run", "x", "--temperature", "-1"]).contains("temperature"));
+    assert!(refused(&["run", "x", "--logit-bias", "4096=1"]).contains("token 4096"));
+    assert!(refused(&["run", "x", "--context", "99999999"]).contains("--context"));
+    assert!(refused(&["run", &"word ".repeat(200), "--context", "100"]).contains("100"));
+    assert!(refused(&["inspect", "no-such-folder"]).contains("no-such-folder"));
+    assert!(refused(&["score", "--ids", "no-such-file.json"]).contains("no-such-file.json"));
+}
+
+#[test]
+fn ids_that_are_none_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ids.json");
+    for (text, part) in [
+        ("[]", "at least one"),
+        ("[4096]", "4096"),
+        ("[-1]", "not a JSON list"),
+        ("{\"a\": 1}", "not a JSON list"),
+        ("[1, 2", "not a JSON list"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        assert!(refused(&["score", "--ids", shown(&path)]).contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_overshot"))
+        .args(["inspect", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn doctor_finds_the_built_in_model_healthy() {
+    let value: Value = serde_json::from_str(&succeeds(&["doctor", "--json"])).unwrap();
+    assert_eq!(value["built_in_model"]["state"], "healthy");
+}
