@@ -281,7 +281,8 @@ fn write_cards(placement: &[Placement], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "  - : does not fit, or does not divide. Estimates: no GPU backend has run them yet.")
 }
 
-#[cfg(all(test, feature = "embedded-model"))]
+#[cfg(test)]
+#[cfg(feature = "embedded-model")]
 mod tests {
     use super::*;
     use clap::Parser;
