@@ -1,0 +1,223 @@
+//! What `tokenizer.json` says, read with its types and checked before any of it is used. Post-processor,
+//! decoder, padding and truncation are not read: prompts carry their own special tokens, and decoding is done
+//! from bytes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+
+/// Ids at or above this are refused: a hostile file must not make tables of billions of entries.
+const MAX_IDS: u32 = 1 << 20;
+
+#[derive(Deserialize)]
+pub struct TokenizerFile {
+    #[serde(default)]
+    pub added_tokens: Vec<AddedToken>,
+    pub model: BpeModel,
+    #[serde(default)]
+    pub pre_tokenizer: Option<PreTokenizerWrapper>,
+    #[serde(default)]
+    pub normalizer: Option<NormalizerWrapper>,
+}
+
+#[derive(Deserialize)]
+pub struct AddedToken {
+    pub id: u32,
+    pub content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+}
+
+#[derive(Deserialize)]
+pub struct BpeModel {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    #[serde(deserialize_with = "distinct_entries")]
+    pub vocab: HashMap<String, u32>,
+    pub merges: Vec<Merge>,
+    #[serde(default)]
+    pub ignore_merges: bool,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    dropout: Option<f32>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    end_of_word_suffix: Option<String>,
+}
+
+/// Two neighbours that merge, written as `"left right"` or as `["left", "right"]`.
+pub struct Merge {
+    pub left: String,
+    pub right: String,
+}
+
+impl TokenizerFile {
+    /// Reads and checks everything but the pattern's behaviour. The error is the reason alone.
+    pub fn parse(bytes: &[u8]) -> Result<TokenizerFile, String> {
+        let file: TokenizerFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let model = &file.model;
+        match model.kind.as_deref() {
+            Some("BPE") => {}
+            Some(other) => return Err(format!("`model.type` is `{other}` where DeepSeek-V4 has `BPE`")),
+            None => return Err("`model.type` is absent".to_string()),
+        }
+        let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        for (field, is_set) in [
+            ("byte_fallback", model.byte_fallback),
+            ("dropout", model.dropout.is_some_and(|rate| rate != 0.0)),
+            ("continuing_subword_prefix", set(&model.continuing_subword_prefix)),
+            ("end_of_word_suffix", set(&model.end_of_word_suffix)),
+        ] {
+            if is_set {
+                return Err(format!("`model.{field}` is set, which byte-level BPE does not use"));
+            }
+        }
+        for token in &file.added_tokens {
+            if token.content.is_empty() {
+                return Err(format!("added token {} has no text", token.id));
+            }
+            if token.single_word || token.lstrip || token.rstrip {
+                return Err(format!(
+                    "added token {} asks for stripping, which no token of V4 does",
+                    token.content
+                ));
+            }
+        }
+        Ok(file)
+    }
+
+    /// The bytes of every id. Fails on an id with two texts, a text with two ids, or a byte without a token.
+    pub fn tokens(&self) -> Result<BTreeMap<u32, Vec<u8>>, String> {
+        let alphabet = byte_alphabet();
+        let in_bounds = |id: u32, text: &str| match id < MAX_IDS {
+            true => Ok(()),
+            false => Err(format!("token {text:?} has id {id}; more than {MAX_IDS} ids are refused")),
+        };
+        let mut tokens: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        let mut texts: HashMap<u32, &str> = HashMap::new();
+        for (text, &id) in &self.model.vocab {
+            in_bounds(id, text)?;
+            // A token with a character outside the alphabet stands for its own text.
+            let bytes: Option<Vec<u8>> = text.chars().map(|c| alphabet.get(&c).copied()).collect();
+            tokens.insert(id, bytes.unwrap_or_else(|| text.as_bytes().to_vec()));
+            if let Some(other) = texts.insert(id, text) {
+                return Err(format!("id {id} belongs to both {other:?} and {text:?}"));
+            }
+        }
+        if let Some((c, byte)) = alphabet.iter().find(|(c, _)| !self.model.vocab.contains_key(&c.to_string()))
+        {
+            return Err(format!("byte 0x{byte:02x} has no token ({c:?} is not in `model.vocab`)"));
+        }
+        let mut added: HashMap<&str, u32> = HashMap::new();
+        for token in &self.added_tokens {
+            in_bounds(token.id, &token.content)?;
+            let taken = texts.insert(token.id, &token.content).filter(|other| *other != token.content);
+            if let Some(other) = taken {
+                return Err(format!("id {} belongs to both {other:?} and {:?}", token.id, token.content));
+            }
+            let also =
+                added.insert(&token.content, token.id).or(self.model.vocab.get(&token.content).copied());
+            if let Some(other) = also.filter(|other| *other != token.id) {
+                return Err(format!("token {:?} has both id {other} and id {}", token.content, token.id));
+            }
+            tokens.insert(token.id, token.content.as_bytes().to_vec());
+        }
+        Ok(tokens)
+    }
+}
+
+/// Byte-level BPE writes each byte as one printable character: printable Latin-1 bytes as themselves, the
+/// other 68 as U+0100 onwards, in order.
+fn byte_alphabet() -> HashMap<char, u8> {
+    let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut next_stand_in = '\u{100}'..;
+    (0..=255u8)
+        .filter_map(|byte| match printable(byte) {
+            true => Some((char::from(byte), byte)),
+            false => next_stand_in.next().map(|c| (c, byte)),
+        })
+        .collect()
+}
+
+/// A map in which a repeated key is an error, not a silent replacement.
+fn distinct_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HashMap<String, u32>, D::Error> {
+    struct Entries;
+
+    impl<'de> Visitor<'de> for Entries {
+        type Value = HashMap<String, u32>;
+
+        fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            out.write_str("token texts with their ids as `vocab`")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut vocab = HashMap::new();
+            while let Some((text, id)) = entries.next_entry::<String, u32>()? {
+                if vocab.contains_key(&text) {
+                    return Err(de::Error::custom(format!("token {text:?} appears twice in `vocab`")));
+                }
+                vocab.insert(text, id);
+            }
+            Ok(vocab)
+        }
+    }
+
+    deserializer.deserialize_map(Entries)
+}
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Merge, D::Error> {
+        struct MergeVisitor;
+
+        impl<'de> Visitor<'de> for MergeVisitor {
+            type Value = Merge;
+
+            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str("two token texts as an entry of `merges`")
+            }
+
+            fn visit_str<E: de::Error>(self, line: &str) -> Result<Merge, E> {
+                let wrong = || E::invalid_value(de::Unexpected::Str(line), &self);
+                let (left, right) = line.split_once(' ').ok_or_else(wrong)?;
+                Ok(Merge { left: left.to_string(), right: right.to_string() })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Merge, A::Error> {
+                let mut next = |index| {
+                    items.next_element()?.ok_or_else(|| de::Error::invalid_length(index, &"two token texts"))
+                };
+                let merge = Merge { left: next(0)?, right: next(1)? };
+                match items.next_element::<String>()? {
+                    None => Ok(merge),
+                    Some(_) => Err(de::Error::invalid_length(3, &"two token texts")),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(MergeVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_alphabet_names_every_byte_once() {
+        let alphabet = byte_alphabet();
+        assert_eq!(alphabet.len(), 256);
+        assert_eq!(alphabet[&'Ġ'], b' ');
+        assert_eq!(alphabet[&'Ċ'], b'\n');
+        assert_eq!(alphabet[&'A'], b'A');
+        assert_eq!(alphabet[&'é'], 0xe9);
+    }
+}
