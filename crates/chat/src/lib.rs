@@ -1,5 +1,5 @@
-//! Chat for DeepSeek-V4: conversations to prompts, prompts to tokens, tokens back to text, and the model's output
-//! sorted into thinking, answer and tool calls, as it streams. Knows no HTTP and no model.
+//! Chat for DeepSeek-V4: conversations to prompts, prompts to tokens, tokens back to text, and the model's
+//! output sorted into thinking, answer and tool calls, as it streams. Knows no HTTP and no model.
 //!
 //! ```
 //! use overshot_chat::{
@@ -19,7 +19,8 @@
 //! assert_eq!(tokenizer.encode_with_specials(&prompt.text())?, ids);
 //!
 //! # let generated = tokenizer.encode_with_specials("6 * 4 = 24.</think>24<｜end▁of▁sentence｜>")?;
-//! let mut parser = OutputParser::new(&tokenizer, ParseOptions { start: prompt.start(), ..Default::default() });
+//! let options = ParseOptions { start: prompt.start(), ..Default::default() };
+//! let mut parser = OutputParser::new(&tokenizer, options);
 //! for token in generated {
 //!     for delta in parser.push(token) {
 //!         match delta {

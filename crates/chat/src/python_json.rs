@@ -135,7 +135,14 @@ fn python_float(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "Infinity".to_string() } else { "-Infinity".to_string() };
     }
-    let scientific = format!("{value:e}");
+    let mut scientific = format!("{value:e}");
+    // Where two shortest spellings are equally near, Rust takes the upper one and Python the even one, as
+    // rounding to that many digits does.
+    let digit_count = scientific.bytes().take_while(|byte| *byte != b'e').filter(u8::is_ascii_digit).count();
+    let rounded = format!("{value:.*e}", digit_count.saturating_sub(1));
+    if rounded.parse() == Ok(value) {
+        scientific = rounded;
+    }
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let (sign, mantissa) = match mantissa.strip_prefix('-') {
@@ -395,6 +402,8 @@ mod tests {
             ("2.5e-310", "2.5e-310"),
             ("1e400", "Infinity"),
             ("0.1", "0.1"),
+            ("-790534880305491.2", "-790534880305491.2"),
+            ("594606249622.5312", "594606249622.5312"),
             ("100000000000000000000000000000001", "100000000000000000000000000000001"),
             (r#"{"b":1,"a":[true,null,{}],"c":[]}"#, r#"{"b": 1, "a": [true, null, {}], "c": []}"#),
             (r#"{"a":1,"b":2,"a":3}"#, r#"{"a": 3, "b": 2}"#),

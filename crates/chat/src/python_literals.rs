@@ -7,7 +7,8 @@ use std::collections::HashMap;
 
 /// Parentheses nested deeper than this are not read.
 const MAX_DEPTH: usize = 32;
-/// A constant longer than this is not read, nor more than this many bytes of all: `f"{A}{A}"`, repeated, doubles.
+/// A constant longer than this is not read, nor more than that many bytes in all: `f"{A}{A}"`, repeated,
+/// doubles.
 const MAX_CONSTANT_BYTES: usize = 1 << 18;
 const MAX_TOTAL_BYTES: usize = 1 << 23;
 

@@ -61,17 +61,15 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`ChatError::Tokenizer`] with the first thing found wrong.
-    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Tokenizer, ChatError> {
+    pub fn from_bytes(json: &[u8], name: &str) -> Result<Tokenizer, ChatError> {
         let wrong = |reason: String| ChatError::Tokenizer { name: name.to_string(), reason };
-        let file = TokenizerFile::parse(bytes).map_err(wrong)?;
-        let tokens = file.tokens().map_err(wrong)?;
-
-        let mut all_bytes = Vec::new();
-        let mut spans = vec![0..0; tokens.last_key_value().map_or(0, |(id, _)| *id as usize + 1)];
-        for (id, token_bytes) in &tokens {
-            let start = all_bytes.len() as u32;
-            all_bytes.extend_from_slice(token_bytes);
-            spans[*id as usize] = start..all_bytes.len() as u32;
+        let file = TokenizerFile::parse(json).map_err(wrong)?;
+        let mut bytes = Vec::new();
+        let mut spans = Vec::new();
+        for token_bytes in file.token_bytes().map_err(wrong)? {
+            let start = bytes.len() as u32;
+            bytes.extend(token_bytes.unwrap_or_default());
+            spans.push(start..bytes.len() as u32);
         }
 
         let added: HashMap<String, u32> =
@@ -90,7 +88,7 @@ impl Tokenizer {
 
         let shared = Shared {
             bpe: build_bpe(file).map_err(wrong)?,
-            bytes: all_bytes,
+            bytes,
             spans,
             added_ids: added.values().copied().collect(),
             added,
@@ -226,7 +224,7 @@ fn build_bpe(file: TokenizerFile) -> Result<tokenizers::Tokenizer, String> {
     let model = file.model;
     let bpe = BPE::builder()
         .vocab_and_merges(
-            model.vocab.into_iter().collect::<tokenizers::models::bpe::Vocab>(),
+            model.vocab,
             model.merges.into_iter().map(|merge| (merge.left, merge.right)).collect(),
         )
         .ignore_merges(model.ignore_merges)

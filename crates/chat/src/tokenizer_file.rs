@@ -2,10 +2,11 @@
 //! decoder, padding and truncation are not read: prompts carry their own special tokens, and decoding is done
 //! from bytes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use tokenizers::models::bpe::Vocab;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
@@ -40,7 +41,7 @@ pub struct BpeModel {
     #[serde(rename = "type")]
     kind: Option<String>,
     #[serde(deserialize_with = "distinct_entries")]
-    pub vocab: HashMap<String, u32>,
+    pub vocab: Vocab,
     pub merges: Vec<Merge>,
     #[serde(default)]
     pub ignore_merges: bool,
@@ -95,72 +96,99 @@ impl TokenizerFile {
         Ok(file)
     }
 
-    /// The bytes of every id. Fails on an id with two texts, a text with two ids, or a byte without a token.
-    pub fn tokens(&self) -> Result<BTreeMap<u32, Vec<u8>>, String> {
-        let alphabet = byte_alphabet();
-        let in_bounds = |id: u32, text: &str| match id < MAX_IDS {
-            true => Ok(()),
-            false => Err(format!("token {text:?} has id {id}; more than {MAX_IDS} ids are refused")),
-        };
-        let mut tokens: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
-        let mut texts: HashMap<u32, &str> = HashMap::new();
-        for (text, &id) in &self.model.vocab {
-            in_bounds(id, text)?;
-            // A token with a character outside the alphabet stands for its own text.
-            let bytes: Option<Vec<u8>> = text.chars().map(|c| alphabet.get(&c).copied()).collect();
-            tokens.insert(id, bytes.unwrap_or_else(|| text.as_bytes().to_vec()));
-            if let Some(other) = texts.insert(id, text) {
-                return Err(format!("id {id} belongs to both {other:?} and {text:?}"));
+    /// The bytes of every id, absent for ids that no token has. Fails on an id with two texts, a text with two
+    /// ids, or a byte without a token.
+    pub fn token_bytes(&self) -> Result<Vec<Option<Vec<u8>>>, String> {
+        let mut texts: Vec<Option<&str>> = Vec::new();
+        let vocab = self.model.vocab.iter().map(|(text, id)| (text.as_str(), *id));
+        let added = self.added_tokens.iter().map(|token| (token.content.as_str(), token.id));
+        for (text, id) in vocab.chain(added) {
+            if id >= MAX_IDS {
+                return Err(format!("token {text:?} has id {id}; more than {MAX_IDS} ids are refused"));
+            }
+            let id = id as usize;
+            texts.resize(texts.len().max(id + 1), None);
+            match texts[id].replace(text) {
+                Some(other) if other != text => {
+                    return Err(format!("id {id} belongs to both {other:?} and {text:?}"));
+                }
+                _ => {}
             }
         }
-        if let Some((c, byte)) = alphabet.iter().find(|(c, _)| !self.model.vocab.contains_key(&c.to_string()))
-        {
-            return Err(format!("byte 0x{byte:02x} has no token ({c:?} is not in `model.vocab`)"));
-        }
+        let vocab = &self.model.vocab;
         let mut added: HashMap<&str, u32> = HashMap::new();
         for token in &self.added_tokens {
-            in_bounds(token.id, &token.content)?;
-            let taken = texts.insert(token.id, &token.content).filter(|other| *other != token.content);
-            if let Some(other) = taken {
-                return Err(format!("id {} belongs to both {other:?} and {:?}", token.id, token.content));
-            }
-            let also =
-                added.insert(&token.content, token.id).or(self.model.vocab.get(&token.content).copied());
+            let also = added.insert(&token.content, token.id).or(vocab.get(&token.content).copied());
             if let Some(other) = also.filter(|other| *other != token.id) {
                 return Err(format!("token {:?} has both id {other} and id {}", token.content, token.id));
             }
-            tokens.insert(token.id, token.content.as_bytes().to_vec());
         }
-        Ok(tokens)
+        let alphabet = ByteAlphabet::new();
+        if let Some((c, byte)) = alphabet.characters().find(|(c, _)| !vocab.contains_key(&c.to_string())) {
+            return Err(format!("byte 0x{byte:02x} has no token ({c:?} is not in `model.vocab`)"));
+        }
+        let mut bytes: Vec<Option<Vec<u8>>> =
+            texts.into_iter().map(|text| text.map(|text| alphabet.bytes_of(text))).collect();
+        for token in &self.added_tokens {
+            bytes[token.id as usize] = Some(token.content.as_bytes().to_vec());
+        }
+        Ok(bytes)
     }
 }
 
 /// Byte-level BPE writes each byte as one printable character: printable Latin-1 bytes as themselves, the
 /// other 68 as U+0100 onwards, in order.
-fn byte_alphabet() -> HashMap<char, u8> {
-    let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    let mut next_stand_in = '\u{100}'..;
-    (0..=255u8)
-        .filter_map(|byte| match printable(byte) {
-            true => Some((char::from(byte), byte)),
-            false => next_stand_in.next().map(|c| (c, byte)),
-        })
-        .collect()
+struct ByteAlphabet {
+    byte_of: [Option<u8>; ALPHABET_END],
+}
+
+const ALPHABET_END: usize = 0x100 + 68;
+
+impl ByteAlphabet {
+    fn new() -> ByteAlphabet {
+        let mut byte_of = [None; ALPHABET_END];
+        let mut next_stand_in = 0x100;
+        for byte in 0..=255u8 {
+            let place = match byte {
+                0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => byte as usize,
+                _ => {
+                    next_stand_in += 1;
+                    next_stand_in - 1
+                }
+            };
+            byte_of[place] = Some(byte);
+        }
+        ByteAlphabet { byte_of }
+    }
+
+    /// Each character of the alphabet with its byte.
+    fn characters(&self) -> impl Iterator<Item = (char, u8)> {
+        let places = (0u32..).zip(&self.byte_of);
+        places.filter_map(|(code, byte)| Some((char::from_u32(code)?, (*byte)?)))
+    }
+
+    /// The bytes that a token of the vocabulary stands for; one with a character outside the alphabet stands
+    /// for its own text.
+    fn bytes_of(&self, token: &str) -> Vec<u8> {
+        let bytes: Option<Vec<u8>> =
+            token.chars().map(|c| self.byte_of.get(c as usize).copied().flatten()).collect();
+        bytes.unwrap_or_else(|| token.as_bytes().to_vec())
+    }
 }
 
 /// A map in which a repeated key is an error, not a silent replacement.
-fn distinct_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HashMap<String, u32>, D::Error> {
+fn distinct_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vocab, D::Error> {
     struct Entries;
 
     impl<'de> Visitor<'de> for Entries {
-        type Value = HashMap<String, u32>;
+        type Value = Vocab;
 
         fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             out.write_str("token texts with their ids as `vocab`")
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-            let mut vocab = HashMap::new();
+            let mut vocab = Vocab::default();
             while let Some((text, id)) = entries.next_entry::<String, u32>()? {
                 if vocab.contains_key(&text) {
                     return Err(de::Error::custom(format!("token {text:?} appears twice in `vocab`")));
@@ -213,11 +241,11 @@ mod tests {
 
     #[test]
     fn the_alphabet_names_every_byte_once() {
-        let alphabet = byte_alphabet();
-        assert_eq!(alphabet.len(), 256);
-        assert_eq!(alphabet[&'Ġ'], b' ');
-        assert_eq!(alphabet[&'Ċ'], b'\n');
-        assert_eq!(alphabet[&'A'], b'A');
-        assert_eq!(alphabet[&'é'], 0xe9);
+        let alphabet = ByteAlphabet::new();
+        let mut bytes: Vec<u8> = alphabet.characters().map(|(_, byte)| byte).collect();
+        bytes.sort_unstable();
+        assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
+        assert_eq!(alphabet.bytes_of("ĠAĊé"), [b' ', b'A', b'\n', 0xe9]);
+        assert_eq!(alphabet.bytes_of("中"), "中".as_bytes());
     }
 }

@@ -1,5 +1,5 @@
-//! Rendering and parsing against the published encoder's own results, and prompts of the small model against the token ids it
-//! was measured with.
+//! Rendering and parsing against the published encoder's own results, and prompts of the small model against
+//! the token ids it was measured with.
 
 #![allow(clippy::unwrap_used)]
 

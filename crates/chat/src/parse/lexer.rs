@@ -1,5 +1,5 @@
-//! Output to lexemes: plain text, markers and whole tool tags. A tag is `<` or `</`, the DSML token, and text up
-//! to its closing; it comes out whole or, when it cannot be completed, as `Broken`. Text flows through at
+//! Output to lexemes: plain text, markers and whole tool tags. A tag is `<` or `</`, the DSML token, and text
+//! up to its closing; it comes out whole or, when it cannot be completed, as `Broken`. Text flows through at
 //! once except for a `<` or `</` at its end, which may belong to a tag.
 //!
 //! Only spelling is judged here; what a tag means where it stands is `block.rs`'s and `mod.rs`'s business.

@@ -1,6 +1,6 @@
-//! What the model wrote, sorted as it arrives: thinking, answer, tool calls. Built for streams; the whole message is the
-//! fold of its deltas, so streaming and not streaming cannot disagree. Any cut of the output into pieces gives
-//! the same message.
+//! What the model wrote, sorted as it arrives: thinking, answer, tool calls. Built for streams; the whole
+//! message is the fold of its deltas, so streaming and not streaming cannot disagree. Any cut of the output into
+//! pieces gives the same message.
 //!
 //! `lexer.rs` finds tags, `block.rs` reads tool blocks, `call.rs` makes arguments; here is what stands around
 //! them. Model output is never an error: what looks like a call and is none becomes `unparsed_tool_text`.
@@ -176,6 +176,8 @@ pub struct PieceParser {
     hidden_reasoning: Option<String>,
     next_index: usize,
     finished_calls: usize,
+    /// The limit came in the middle of a call.
+    cut_call: bool,
     unparsed: String,
     ended: bool,
     message: ParsedMessage,
@@ -204,6 +206,7 @@ impl PieceParser {
             hidden_reasoning: None,
             next_index: 0,
             finished_calls: 0,
+            cut_call: false,
             unparsed: String::new(),
             ended: false,
             message: ParsedMessage::default(),
@@ -218,6 +221,7 @@ impl PieceParser {
     pub fn push_special(&mut self, special: Special) -> Vec<Delta> {
         if special == Special::EndOfSentence {
             self.ended = true;
+            return Vec::new();
         }
         self.step(|lexer, lexemes| lexer.special(special, lexemes))
     }
@@ -318,7 +322,7 @@ impl PieceParser {
     fn block_in_content(&mut self, mut block: Block, lexeme: &Lexeme, out: &mut Deltas) {
         match block.push(lexeme, &self.tools, out) {
             Flow::Inside => self.block = Some(block),
-            Flow::Last => drop(self.end_block(block, End::Stop, out)),
+            Flow::Last => self.end_block(block, End::Stop, out),
             Flow::Behind => {
                 self.end_block(block, End::Stop, out);
                 self.content(lexeme, out);
@@ -340,13 +344,13 @@ impl PieceParser {
         }
     }
 
-    fn end_block(&mut self, block: Block, end: End, out: &mut Deltas) -> bool {
+    fn end_block(&mut self, block: Block, end: End, out: &mut Deltas) {
         self.next_index = block.next_index();
         let ended = block.finish(end, &self.tools, out);
         self.finished_calls += ended.finished_calls;
         self.unparsed.push_str(&ended.unparsed);
+        self.cut_call = ended.cut_call;
         self.text(&ended.tail, out);
-        ended.cut_call
     }
 
     /// Text of the answer or of the thinking; newlines at its end wait for what follows.
@@ -410,12 +414,11 @@ impl PieceParser {
         if let Some(hidden) = self.hidden_reasoning.take().filter(|hidden| !hidden.is_empty()) {
             out.push(Delta::Reasoning(hidden));
         }
-        let mut cut_call = false;
         if let Some(block) = block {
             if self.phase == Phase::Reasoning {
                 out.append(std::mem::take(&mut self.block_deltas));
             }
-            cut_call = self.end_block(block, end, &mut out);
+            self.end_block(block, end, &mut out);
             self.flush_newlines(&mut out);
         }
         if !self.unparsed.is_empty() {
@@ -424,7 +427,7 @@ impl PieceParser {
         let deltas = self.record(out);
         let mut message = self.message;
         message.finish_reason = match end {
-            End::Limit if cut_call => FinishReason::Length,
+            End::Limit if self.cut_call => FinishReason::Length,
             _ if self.finished_calls > 0 => FinishReason::ToolCalls,
             End::Limit => FinishReason::Length,
             End::Stop => FinishReason::Stop,
