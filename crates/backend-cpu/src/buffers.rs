@@ -9,8 +9,14 @@ pub struct Buffers {
 impl Buffers {
     pub fn take(&mut self, len: usize) -> Vec<f32> {
         // The smallest that fits, else the largest, to be grown.
-        let fits = self.free.iter().enumerate().filter(|(_, b)| b.capacity() >= len).min_by_key(|(_, b)| b.capacity());
-        let best = fits.or_else(|| self.free.iter().enumerate().max_by_key(|(_, b)| b.capacity())).map(|(i, _)| i);
+        let fits = self
+            .free
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| b.capacity() >= len)
+            .min_by_key(|(_, b)| b.capacity());
+        let best =
+            fits.or_else(|| self.free.iter().enumerate().max_by_key(|(_, b)| b.capacity())).map(|(i, _)| i);
         let mut buffer = best.map(|i| self.free.swap_remove(i)).unwrap_or_default();
         buffer.resize(len, 0.0);
         buffer

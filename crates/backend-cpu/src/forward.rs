@@ -74,8 +74,11 @@ fn finish(step: &mut Step, weights: &Weights, streams: &[f32]) -> Vec<RowResult>
         first += row.tokens.len();
     }
     let width = STREAMS * spec.hidden_size;
-    let picked: Vec<f32> =
-        wanted.iter().flat_map(|tokens| &streams[tokens.start * width..tokens.end * width]).copied().collect();
+    let picked: Vec<f32> = wanted
+        .iter()
+        .flat_map(|tokens| &streams[tokens.start * width..tokens.end * width])
+        .copied()
+        .collect();
     let mut hidden = step.buffers.take(picked.len() / STREAMS);
     let [mixes] = step.project(&picked, [&weights.hc_head.mix]);
     hidden
@@ -110,7 +113,9 @@ fn finish(step: &mut Step, weights: &Weights, streams: &[f32]) -> Vec<RowResult>
 fn result_of(row: &Row, logits: &[f32], sampler: &mut Sampler) -> RowResult {
     match &row.wanted {
         Wanted::Nothing => RowResult::default(),
-        Wanted::LastLogits | Wanted::AllLogits => RowResult { logits: logits.to_vec(), ..RowResult::default() },
+        Wanted::LastLogits | Wanted::AllLogits => {
+            RowResult { logits: logits.to_vec(), ..RowResult::default() }
+        }
         Wanted::Token { sampling, seen } => {
             match sampler.sample(logits, sampling, seen, row.start + row.tokens.len()) {
                 Ok(sampled) => RowResult { tokens: vec![sampled], ..RowResult::default() },

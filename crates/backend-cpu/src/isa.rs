@@ -13,14 +13,17 @@ pub enum Isa {
     Scalar,
 }
 
-/// Proof that this processor has AVX2 and FMA.
+/// Proof that this processor has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2Token(());
 
 impl Isa {
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+        {
             return Isa::Avx2(Avx2Token(()));
         }
         Isa::Scalar

@@ -91,13 +91,15 @@ impl CpuBackend {
     /// What a plan must satisfy so that nothing below can go out of bounds.
     fn check(&self, plan: &StepPlan) -> Result<(), BackendError> {
         let number = plan.number;
-        let pages_exist = |pool: Pool, page: overshot_kv::PageId| {
-            (page.0 as usize) < self.options.capacity.pages(pool)
-        };
+        let pages_exist =
+            |pool: Pool, page: overshot_kv::PageId| (page.0 as usize) < self.options.capacity.pages(pool);
         for op in &plan.page_ops {
             let overshot_kv::PageOp::Copy { pool, from, to } = *op;
             if !pages_exist(pool, from) || !pages_exist(pool, to) {
-                return Err(BackendError::BadPlan { number, what: format!("{op:?} names a page that is not there") });
+                return Err(BackendError::BadPlan {
+                    number,
+                    what: format!("{op:?} names a page that is not there"),
+                });
             }
         }
         let mut written = std::collections::HashSet::new();
@@ -107,8 +109,12 @@ impl CpuBackend {
             if r.tokens.is_empty() {
                 return bad("no tokens".into());
             }
-            if let Some(token) = r.tokens.iter().find(|&&token| token as usize >= self.model.spec.vocab_size) {
-                return bad(format!("token {token} is not below the vocabulary's {}", self.model.spec.vocab_size));
+            if let Some(token) = r.tokens.iter().find(|&&token| token as usize >= self.model.spec.vocab_size)
+            {
+                return bad(format!(
+                    "token {token} is not below the vocabulary's {}",
+                    self.model.spec.vocab_size
+                ));
             }
             for pool in Pool::ALL {
                 let pages = r.pages.pages(pool);

@@ -189,7 +189,9 @@ impl IndexKeys {
         let head: &mut [f32; INDEX_DIM] = array_mut(head);
         match self.format {
             IndexKeyFormat::F32 => {}
-            IndexKeyFormat::Bf16 => head.iter_mut().for_each(|x| *x = quant::bf16_decode(quant::bf16_encode(*x))),
+            IndexKeyFormat::Bf16 => {
+                head.iter_mut().for_each(|x| *x = quant::bf16_decode(quant::bf16_encode(*x)))
+            }
             IndexKeyFormat::Fp8 => {
                 quant::hadamard(head);
                 quant::round_index_key_fp8(head);
@@ -264,7 +266,8 @@ impl CompressorRows {
     const HCA_FLOATS: usize = Self::HCA_RING * 2 * HEAD_DIM;
 
     fn new(csa_layers: usize, hca_layers: usize, pages: usize) -> Self {
-        let page_floats = csa_layers * (Self::CSA_FLOATS + Self::INDEXER_FLOATS) + hca_layers * Self::HCA_FLOATS;
+        let page_floats =
+            csa_layers * (Self::CSA_FLOATS + Self::INDEXER_FLOATS) + hca_layers * Self::HCA_FLOATS;
         CompressorRows { data: vec![0.0; pages * page_floats], csa_layers, page_floats }
     }
 

@@ -17,7 +17,8 @@ impl Frequencies {
         let mut frequencies = base_frequencies(spec.compress_rope_theta);
         let yarn = spec.yarn;
         let dimension = |rotations: f32| {
-            let wavelengths = yarn.original_max_positions as f64 / (2.0 * std::f64::consts::PI * f64::from(rotations));
+            let wavelengths =
+                yarn.original_max_positions as f64 / (2.0 * std::f64::consts::PI * f64::from(rotations));
             ROPE_DIMS as f64 * wavelengths.ln() / (2.0 * f64::from(spec.compress_rope_theta).ln())
         };
         let low = dimension(yarn.beta_fast).floor().max(0.0) as f32;
@@ -36,7 +37,10 @@ impl Frequencies {
     /// product would be a visibly different angle.
     pub fn at(&self, position: usize) -> Rotation {
         let angle = |i: usize| position as f32 * self.0[i];
-        Rotation { cos: std::array::from_fn(|i| angle(i).cos()), sin: std::array::from_fn(|i| angle(i).sin()) }
+        Rotation {
+            cos: std::array::from_fn(|i| angle(i).cos()),
+            sin: std::array::from_fn(|i| angle(i).sin()),
+        }
     }
 }
 

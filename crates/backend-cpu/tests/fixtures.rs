@@ -154,7 +154,8 @@ fn check_layers(fixture: &Fixture, case: &Arrays, run: &Run, label: &str) {
 }
 
 fn check_indexer(fixture: &Fixture, case: &Arrays, run: &Run, layer: usize, label: &str) {
-    let (selected, raw) = (format!("layers.{layer}.index_selected"), format!("layers.{layer}.index_scores_raw"));
+    let (selected, raw) =
+        (format!("layers.{layer}.index_selected"), format!("layers.{layer}.index_scores_raw"));
     let positions = case.ids("positions");
     if case.has(&selected) {
         let (ours, width) = (run.prompt.get(&selected), fixture.model.spec.index_topk);
@@ -200,7 +201,10 @@ fn the_packed_cache_meets_its_fixtures() {
                 let (prompt, _) = worst(&rows(&run.prompt_logits, vocab, &positions), case.get("kvq.logits"));
                 let (greedy, _) = worst(&run.greedy_logits, case.get("kvq.greedy.logits"));
                 println!("{name}, chunks {chunks:?}: prompt {prompt}, greedy {greedy}");
-                assert!(prompt.max(greedy) <= fixture.kvq_logits_abs, "{name}, chunks {chunks:?}: {prompt}, {greedy}");
+                assert!(
+                    prompt.max(greedy) <= fixture.kvq_logits_abs,
+                    "{name}, chunks {chunks:?}: {prompt}, {greedy}"
+                );
                 for (step, theirs) in case.get("kvq.greedy.logits").chunks_exact(vocab).enumerate() {
                     let mut sorted = theirs.to_vec();
                     sorted.sort_by(|a, b| b.total_cmp(a));

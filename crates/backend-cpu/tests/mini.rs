@@ -81,8 +81,7 @@ fn answers_hold_in_the_packed_cache_and_the_distribution_stays_close() {
         let rounded = Numerics { index_keys, ..Numerics::default() };
         let (mut divergence, mut positions, mut same) = (0.0, 0, 0);
         for prompt in prompts().iter().filter(|prompt| prompt.prompt.len() < 2000) {
-            let (exact, rounded) =
-                (logits(&model, Numerics::EXACT, prompt), logits(&model, rounded, prompt));
+            let (exact, rounded) = (logits(&model, Numerics::EXACT, prompt), logits(&model, rounded, prompt));
             for (p, q) in exact.chunks_exact(vocab).zip(rounded.chunks_exact(vocab)) {
                 divergence += kl(p, q);
                 same += usize::from(argmax(p) == argmax(q));

@@ -257,7 +257,9 @@ fn weight(logit: f32, max: f32, temperature: f32) -> f64 {
 }
 
 fn log_sum_exp(logits: &[f32]) -> Result<f64, SamplingError> {
-    if let Some((token, &value)) = logits.iter().enumerate().find(|(_, logit)| logit.is_nan() || **logit == f32::INFINITY) {
+    if let Some((token, &value)) =
+        logits.iter().enumerate().find(|(_, logit)| logit.is_nan() || **logit == f32::INFINITY)
+    {
         return Err(SamplingError::BadLogit { token, value });
     }
     let max = logits[argmax(logits)? as usize];

@@ -19,6 +19,7 @@ impl Format {
     pub const FP4_BLOCK: usize = 32;
 
     /// Bytes of one row of `cols` numbers, scales not counted.
+    #[inline]
     pub fn row_bytes(self, cols: usize) -> usize {
         match self {
             Format::F32 => cols * 4,
@@ -29,6 +30,7 @@ impl Format {
     }
 
     /// Scale bytes that belong to one row.
+    #[inline]
     pub fn scale_row_bytes(self, cols: usize) -> usize {
         match self {
             Format::F32 | Format::Bf16 => 0,
@@ -65,6 +67,7 @@ impl Matrix {
         Matrix { format, rows, cols, data, scales, first_row: 0 }
     }
 
+    #[inline]
     pub fn row_bytes(&self) -> usize {
         self.format.row_bytes(self.cols)
     }
@@ -74,12 +77,14 @@ impl Matrix {
         &self.data
     }
 
+    #[inline]
     pub fn row(&self, row: usize) -> &[u8] {
         let bytes = self.row_bytes();
         &self.data[row * bytes..(row + 1) * bytes]
     }
 
     /// The scale bytes of one row: one per 128 columns (FP8) or per 32 (FP4); empty otherwise.
+    #[inline]
     pub fn scale_row(&self, row: usize) -> &[u8] {
         let bytes = self.format.scale_row_bytes(self.cols);
         let stored = match self.format {
@@ -87,6 +92,11 @@ impl Matrix {
             _ => self.first_row + row,
         };
         &self.scales[stored * bytes..(stored + 1) * bytes]
+    }
+
+    /// Rows from `row` on, itself included, that stand in the same FP8 scale block.
+    pub fn rows_to_next_scale(&self, row: usize) -> usize {
+        Format::FP8_BLOCK - (self.first_row + row) % Format::FP8_BLOCK
     }
 
     /// A view of some rows.
@@ -99,11 +109,6 @@ impl Matrix {
             first_row: self.first_row + rows.start,
             ..*self
         }
-    }
-
-    /// Bytes that one pass over the matrix reads.
-    pub fn bytes(&self) -> usize {
-        self.data.len() + self.rows * self.format.scale_row_bytes(self.cols)
     }
 
     /// Bytes of this view as stored: its data, and each scale that it has a part in once.

@@ -25,7 +25,13 @@ pub struct Advance<'a> {
 }
 
 impl Advance<'_> {
-    pub fn run(self, isa: Isa, ring: &mut [f32], frequencies: &Frequencies, mut emit: impl FnMut(usize, &[f32])) {
+    pub fn run(
+        self,
+        isa: Isa,
+        ring: &mut [f32],
+        frequencies: &Frequencies,
+        mut emit: impl FnMut(usize, &[f32]),
+    ) {
         let ratio = self.kind.ratio();
         let width = self.compressor.norm.len();
         let channels = self.compressor.wkv.rows;
@@ -33,7 +39,8 @@ impl Advance<'_> {
         let mut entry = vec![0.0; width];
         for (i, (k, s)) in self.k.chunks_exact(channels).zip(self.s.chunks_exact(channels)).enumerate() {
             let position = self.start + i;
-            let (to_k, to_s) = ring[position % ring_rows * 2 * channels..][..2 * channels].split_at_mut(channels);
+            let (to_k, to_s) =
+                ring[position % ring_rows * 2 * channels..][..2 * channels].split_at_mut(channels);
             to_k.copy_from_slice(k);
             let ape = &self.compressor.ape[position % ratio * channels..][..channels];
             for ((to, s), ape) in to_s.iter_mut().zip(s).zip(ape) {

@@ -44,9 +44,9 @@ fn route(step: &mut Step, ffn: &FeedForward, x: &[f32]) -> Vec<Choice> {
         .map(|(scores, token)| {
             scores.iter_mut().for_each(|score| *score = softplus(*score).sqrt());
             let ids = match &ffn.routing {
-                Routing::Hash { experts_of_token } => {
-                    experts_of_token[token.id as usize * spec.experts_per_token..][..spec.experts_per_token].to_vec()
-                }
+                Routing::Hash { experts_of_token } => experts_of_token
+                    [token.id as usize * spec.experts_per_token..][..spec.experts_per_token]
+                    .to_vec(),
                 Routing::Learned { bias } => best(scores, bias, spec.experts_per_token),
             };
             weigh(spec, scores, ids)
@@ -73,24 +73,28 @@ fn weigh(spec: &Spec, scores: &[f32], mut ids: Vec<u16>) -> Vec<Choice> {
     ids.sort_unstable();
     let sum: f32 = ids.iter().map(|&id| scores[usize::from(id)]).sum();
     ids.into_iter()
-        .map(|expert| Choice { expert, weight: scores[usize::from(expert)] / sum * spec.routed_scaling_factor })
+        .map(|expert| Choice {
+            expert,
+            weight: scores[usize::from(expert)] / sum * spec.routed_scaling_factor,
+        })
         .collect()
 }
 
 /// Gathers tokens by expert, experts ascending, the shared expert last.
 fn group<'a>(spec: &Spec, ffn: &'a FeedForward, choices: &[Choice], tokens: usize) -> Vec<Group<'a>> {
-    let mut groups: Vec<Group> = ffn
-        .experts
-        .iter()
-        .map(|expert| Group { expert, tokens: Vec::new(), weights: Vec::new() })
-        .collect();
+    let mut groups: Vec<Group> =
+        ffn.experts.iter().map(|expert| Group { expert, tokens: Vec::new(), weights: Vec::new() }).collect();
     for (i, choice) in choices.iter().enumerate() {
         let group = &mut groups[usize::from(choice.expert)];
         group.tokens.push((i / spec.experts_per_token) as u32);
         group.weights.push(choice.weight);
     }
     groups.retain(|group| !group.tokens.is_empty());
-    groups.push(Group { expert: &ffn.shared, tokens: (0..tokens as u32).collect(), weights: vec![1.0; tokens] });
+    groups.push(Group {
+        expert: &ffn.shared,
+        tokens: (0..tokens as u32).collect(),
+        weights: vec![1.0; tokens],
+    });
     groups
 }
 
@@ -168,13 +172,15 @@ fn add_up(step: &mut Step, groups: &[Group], products: &[f32]) -> Vec<f32> {
         rows_of[token as usize].push(row as u32);
     }
     let mut y = step.buffers.take_zeroed(tokens * width);
-    y.par_chunks_exact_mut(width).zip(rows_of).with_min_len(min_parallel_rows(8 * width)).for_each(|(y, rows)| {
-        for row in rows {
-            for (y, x) in y.iter_mut().zip(&products[row as usize * width..]) {
-                *y += x;
+    y.par_chunks_exact_mut(width).zip(rows_of).with_min_len(min_parallel_rows(8 * width)).for_each(
+        |(y, rows)| {
+            for row in rows {
+                for (y, x) in y.iter_mut().zip(&products[row as usize * width..]) {
+                    *y += x;
+                }
             }
-        }
-    });
+        },
+    );
     y
 }
 

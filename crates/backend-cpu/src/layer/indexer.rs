@@ -1,7 +1,7 @@
 //! The indexer of ratio-4 layers: which compressed entries a query attends to.
 
-use super::compressor::{Advance, place};
 use super::LayerPlace;
+use super::compressor::{Advance, place};
 use crate::min_parallel_rows;
 use crate::pools::RowsOf;
 use crate::simd::Dots;
@@ -104,7 +104,13 @@ impl ScoreTask<'_> {
                 let (page, slot) = place(self.pages, index, keys_pool.slots_per_page);
                 keys_pool.read(self.layer, page, slot, key);
             }
-            step.isa.run(Dots { a: self.q, b: keys, width: INDEX_DIM, out: &mut dots, out_stride: BLOCK_KEYS });
+            step.isa.run(Dots {
+                a: self.q,
+                b: keys,
+                width: INDEX_DIM,
+                out: &mut dots,
+                out_stride: BLOCK_KEYS,
+            });
             for (j, out) in out.iter_mut().enumerate() {
                 *out = (0..heads).map(|h| self.weights[h] * dots[h * BLOCK_KEYS + j].max(0.0)).sum();
             }

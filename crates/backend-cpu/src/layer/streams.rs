@@ -101,7 +101,12 @@ pub fn collapse_for_head(
 }
 
 /// From the 24 products of a token to its pre, post and combination weights.
-fn coefficients_of(spec: &Spec, site: &HyperConnection, m: &[f32], inverse_rms: f32) -> ([f32; STREAMS], Mixing) {
+fn coefficients_of(
+    spec: &Spec,
+    site: &HyperConnection,
+    m: &[f32],
+    inverse_rms: f32,
+) -> ([f32; STREAMS], Mixing) {
     let eps = spec.hc_eps;
     let logit = |i: usize, scale: usize| m[i] * inverse_rms * site.scale[scale] + site.base[i];
     let pre = std::array::from_fn(|i| sigmoid(logit(i, 0)) + eps);
@@ -111,11 +116,7 @@ fn coefficients_of(spec: &Spec, site: &HyperConnection, m: &[f32], inverse_rms: 
 }
 
 /// Row softmax, then columns and rows normalised in turn: `iterations` column passes, the last one last.
-fn sinkhorn(
-    logits: [[f32; STREAMS]; STREAMS],
-    iterations: usize,
-    eps: f32,
-) -> [[f32; STREAMS]; STREAMS] {
+fn sinkhorn(logits: [[f32; STREAMS]; STREAMS], iterations: usize, eps: f32) -> [[f32; STREAMS]; STREAMS] {
     let mut c = logits.map(|row| {
         let max = row.into_iter().fold(f32::NEG_INFINITY, f32::max);
         let row = row.map(|x| (x - max).exp());

@@ -16,14 +16,20 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Weight rows that one task handles: a multiple of every kernel's row tile.
+/// Columns that kernels work on before they go to the next rows.
+const BLOCK_COLS: usize = 512;
+/// Weight rows that one task handles at most: a multiple of every kernel's row tile.
 const TASK_ROWS: usize = 32;
+/// Weights that one task reads, when few inputs share them.
+const TASK_BYTES: usize = 1 << 16;
 /// Multiply-adds below which waking the other threads costs more than it brings.
 const PARALLEL_MACS: usize = 1 << 17;
 
-/// Input rows prepared for matrices of one format: in its column order, and rounded if asked.
+/// Input rows prepared for matrices of one format: in its column order, rounded if asked, and cut into blocks of
+/// columns, `[block][row][column]`. Whole rows of a power-of-two width would all compete for the same few cache sets.
 pub struct Input<'a> {
     format: Format,
+    rows: usize,
     cols: usize,
     data: Cow<'a, [f32]>,
 }
@@ -31,41 +37,56 @@ pub struct Input<'a> {
 impl<'a> Input<'a> {
     /// `x` is `[rows, stride]`, of which columns `cols` are used.
     pub fn new(format: Format, x: &'a [f32], stride: usize, cols: Range<usize>) -> Self {
-        let width = cols.len();
-        if format == Format::F32 && width == stride {
-            return Input { format, cols: width, data: Cow::Borrowed(x) };
+        let rows = x.len() / stride;
+        if format == Format::F32 && rows == 1 {
+            return Input { format, rows, cols: cols.len(), data: Cow::Borrowed(&x[cols]) };
         }
-        let mut data = vec![0.0; x.len() / stride * width];
-        fill_rows(&mut data, width, |row, out| {
-            order::reorder(format, &x[row * stride..][cols.clone()], out);
-        });
-        Input { format, cols: width, data: Cow::Owned(data) }
+        Self::filled(format, rows, cols.len(), |row, block| {
+            Cow::Borrowed(&x[row * stride..][cols.clone()][block])
+        })
     }
 
     /// The same with the publisher's activation rounding (E4M3, blocks of 128) applied first.
-    pub fn rounded(format: Format, x: &[f32], cols: usize) -> Input<'static> {
-        let mut data = vec![0.0; x.len()];
-        fill_rows(&mut data, cols, |row, out| {
-            let mut rounded = x[row * cols..(row + 1) * cols].to_vec();
+    pub fn rounded(format: Format, x: &'a [f32], cols: usize) -> Self {
+        const _: () = assert!(BLOCK_COLS.is_multiple_of(quant::ACTIVATION_BLOCK));
+        Self::filled(format, x.len() / cols, cols, |row, block| {
+            let mut rounded = x[row * cols..(row + 1) * cols][block].to_vec();
             quant::round_activations(&mut rounded);
-            order::reorder(format, &rounded, out);
-        });
-        Input { format, cols, data: Cow::Owned(data) }
+            Cow::Owned(rounded)
+        })
     }
-}
 
-impl Input<'_> {
+    /// `source(row, columns)` gives a block of a row in natural order.
+    fn filled<'s>(
+        format: Format,
+        rows: usize,
+        cols: usize,
+        source: impl Fn(usize, Range<usize>) -> Cow<'s, [f32]> + Sync,
+    ) -> Self {
+        let mut data = vec![0.0; rows * cols];
+        data.par_chunks_mut((rows * BLOCK_COLS).max(1))
+            .enumerate()
+            .with_min_len(1 + PARALLEL_MACS / (rows * BLOCK_COLS + 1))
+            .for_each(|(block, out)| {
+                let start = block * BLOCK_COLS;
+                let end = (start + BLOCK_COLS).min(cols);
+                for (row, out) in out.chunks_exact_mut(end - start).enumerate() {
+                    order::reorder(format, &source(row, start..end), out);
+                }
+            });
+        Input { format, rows, cols, data: Cow::Owned(data) }
+    }
+
     /// Whether matrices like this one take this input.
     pub fn serves(&self, matrix: &Matrix) -> bool {
         self.format == matrix.format && self.cols == matrix.cols
     }
-}
 
-fn fill_rows(data: &mut [f32], cols: usize, fill: impl Fn(usize, &mut [f32]) + Sync) {
-    if data.len() < PARALLEL_MACS {
-        data.chunks_exact_mut(cols).enumerate().for_each(|(row, out)| fill(row, out));
-    } else {
-        data.par_chunks_exact_mut(cols).enumerate().for_each(|(row, out)| fill(row, out));
+    /// Columns `start .. start + BLOCK_COLS` (or to the end) of a row; `start` a multiple of `BLOCK_COLS`.
+    #[inline(always)]
+    fn block(&self, row: usize, start: usize) -> &[f32] {
+        let width = (self.cols - start).min(BLOCK_COLS);
+        &self.data[start * self.rows + row * width..][..width]
     }
 }
 
@@ -106,7 +127,13 @@ pub struct Output<'a> {
 impl<'a> Output<'a> {
     /// Contiguous rows of `width` numbers.
     pub fn new(out: &'a mut [f32], width: usize) -> Self {
-        Output { start: out.as_mut_ptr(), stride: width, width, rows: out.len() / width, _borrow: Default::default() }
+        Output {
+            start: out.as_mut_ptr(),
+            stride: width,
+            width,
+            rows: out.len() / width,
+            _borrow: Default::default(),
+        }
     }
 
     /// Splits rows of `parts * width` numbers into side-by-side outputs of `width`.
@@ -132,6 +159,10 @@ impl<'a> Output<'a> {
 #[allow(unsafe_code)]
 unsafe impl Sync for Output<'_> {}
 
+// SAFETY: as a `&mut [f32]`, it may move to another thread.
+#[allow(unsafe_code)]
+unsafe impl Send for Output<'_> {}
+
 /// A job's share for one task: some rows of its matrix.
 struct Block<'a> {
     job: &'a Job<'a>,
@@ -144,17 +175,23 @@ impl Block<'_> {
         self.matrix.cols
     }
 
+    /// The end of the rows of this block that share FP8 scales with `row`.
+    fn scale_block_end(&self, row: usize) -> usize {
+        self.rows.end.min(row + self.matrix.rows_to_next_scale(row))
+    }
+
     fn inputs(&self) -> usize {
         self.job.rows.len()
     }
 
-    fn input(&self, m: usize) -> &[f32] {
+    /// A block of columns of the job's m-th input row.
+    #[inline(always)]
+    fn input(&self, m: usize, start: usize) -> &[f32] {
         let row = match self.job.rows {
             Rows::First(_) => m,
             Rows::Picked(picked) => picked[m] as usize,
         };
-        let cols = self.job.input.cols;
-        &self.job.input.data[row * cols..(row + 1) * cols]
+        self.job.input.block(row, start)
     }
 
     #[allow(unsafe_code)]
@@ -166,15 +203,19 @@ impl Block<'_> {
     }
 }
 
-/// Buffers of the panel kernel, kept per thread.
+/// Buffers of the vector kernels, kept per thread.
 #[derive(Default)]
-struct PanelScratch {
+struct Scratch {
+    /// Unpacked weights.
     panel: Vec<f32>,
+    /// Unfinished sums.
     sums: Vec<f32>,
+    /// Inputs with a scale of the weights in them.
+    inputs: Vec<f32>,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<PanelScratch> = RefCell::default();
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 /// Runs all jobs; their outputs are disjoint by borrow. Panics when shapes do not fit: they are fixed by the `Spec`.
@@ -190,8 +231,9 @@ pub fn run(isa: Isa, jobs: &[Job]) {
             continue;
         }
         macs += job.rows.len() * matrix.rows * matrix.cols;
-        for start in (0..matrix.rows).step_by(TASK_ROWS) {
-            tasks.push(Block { job, matrix, rows: start..(start + TASK_ROWS).min(matrix.rows) });
+        let task_rows = task_rows(job);
+        for start in (0..matrix.rows).step_by(task_rows) {
+            tasks.push(Block { job, matrix, rows: start..(start + task_rows).min(matrix.rows) });
         }
     }
     if macs < PARALLEL_MACS {
@@ -201,12 +243,24 @@ pub fn run(isa: Isa, jobs: &[Job]) {
     }
 }
 
+/// Weight rows of one task: enough to be worth a task, few enough that all threads get some.
+fn task_rows(job: &Job) -> usize {
+    const TILE: usize = 4;
+    let rows = if job.rows.len() > TILE {
+        // Inputs are re-read once per task: as many rows as leave two tasks for each thread.
+        job.matrix.rows / (2 * rayon::current_num_threads())
+    } else {
+        TASK_BYTES / job.matrix.row_bytes()
+    };
+    rows.next_multiple_of(TILE).clamp(TILE, TASK_ROWS)
+}
+
 fn run_block(isa: Isa, block: &Block) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(_) if block.cols() % order::STEP == 0 => {
             SCRATCH.with_borrow_mut(|scratch| {
-                // SAFETY: `Isa::Avx2` exists only where the processor has AVX2 and FMA.
+                // SAFETY: `Isa::Avx2` exists only where the processor has AVX2, FMA and F16C.
                 #[allow(unsafe_code)]
                 unsafe {
                     avx2::run(block, scratch)

@@ -25,13 +25,7 @@ const BF16: [u8; STEP] = [
     16, 18, 20, 22, 24, 26, 28, 30, 17, 19, 21, 23, 25, 27, 29, 31,
 ];
 
-/// Bytes widened to 16 bits within each 128-bit half, then even and odd halves.
-const FP8: [u8; STEP] = [
-    0, 2, 4, 6, 16, 18, 20, 22, 1, 3, 5, 7, 17, 19, 21, 23, //
-    8, 10, 12, 14, 24, 26, 28, 30, 9, 11, 13, 15, 25, 27, 29, 31,
-];
-
-/// Low nibbles in one 128-bit half, high nibbles in the other, then as FP8.
+/// Low nibbles in one 128-bit half, high nibbles in the other, then as BF16.
 const FP4: [u8; STEP] = [
     0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, //
     16, 20, 24, 28, 17, 21, 25, 29, 18, 22, 26, 30, 19, 23, 27, 31,
@@ -40,9 +34,8 @@ const FP4: [u8; STEP] = [
 /// `order(format)[i]` is the column, within a group of 32, of the i-th unpacked weight.
 pub fn order(format: Format) -> &'static [u8; STEP] {
     match format {
-        Format::F32 => &NATURAL,
+        Format::F32 | Format::Fp8 => &NATURAL,
         Format::Bf16 => &BF16,
-        Format::Fp8 => &FP8,
         Format::Fp4 => &FP4,
     }
 }
@@ -69,7 +62,10 @@ mod tests {
         for format in [Format::F32, Format::Bf16, Format::Fp8, Format::Fp4] {
             let mut seen = [false; STEP];
             for &column in order(format) {
-                assert!(!std::mem::replace(&mut seen[usize::from(column)], true), "{format:?} column {column}");
+                assert!(
+                    !std::mem::replace(&mut seen[usize::from(column)], true),
+                    "{format:?} column {column}"
+                );
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The matmul for processors without AVX2 and for matrices too narrow for it: 8 partial sums, as the vector
 //! kernels keep them, in plain Rust.
 
-use super::Block;
 use super::order::reorder;
+use super::{BLOCK_COLS, Block};
 
 pub fn run(block: &Block) {
     let cols = block.cols();
@@ -12,18 +12,24 @@ pub fn run(block: &Block) {
         block.matrix.decode_row(row, &mut natural);
         reorder(block.matrix.format, &natural, &mut weights);
         for m in 0..block.inputs() {
-            block.store(m, row, dot(&weights, block.input(m)));
+            let sums = weights.chunks(BLOCK_COLS).enumerate().fold([0.0; 8], |sums, (index, weights)| {
+                add_products(sums, weights, block.input(m, index * BLOCK_COLS))
+            });
+            block.store(m, row, total(sums));
         }
     }
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0_f32; 8];
+fn add_products(mut sums: [f32; 8], a: &[f32], b: &[f32]) -> [f32; 8] {
     for (a, b) in a.chunks(8).zip(b.chunks(8)) {
         for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
             *sum += a * b;
         }
     }
+    sums
+}
+
+fn total(sums: [f32; 8]) -> f32 {
     let four: [f32; 4] = std::array::from_fn(|i| sums[i] + sums[i + 4]);
     (four[0] + four[2]) + (four[1] + four[3])
 }

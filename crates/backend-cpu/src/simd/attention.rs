@@ -116,9 +116,8 @@ impl WeightedSum<'_> {
         for at in (0..self.width).step_by(2 * WIDTH) {
             let width = self.width;
             let place = |h: usize| (head + h) * width + at;
-            let mut acc: [[L; 2]; HEADS] = std::array::from_fn(|h| {
-                [L::load(self.out, place(h)), L::load(self.out, place(h) + WIDTH)]
-            });
+            let mut acc: [[L; 2]; HEADS] =
+                std::array::from_fn(|h| [L::load(self.out, place(h)), L::load(self.out, place(h) + WIDTH)]);
             for key in 0..keys {
                 let value = key * self.width + at;
                 let value = [L::load(self.values, value), L::load(self.values, value + WIDTH)];

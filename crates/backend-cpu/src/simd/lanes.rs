@@ -140,7 +140,9 @@ impl Lanes for Scalar {
     #[inline(always)]
     fn e4m3_times_2_to_minus_120(from: &[u8], at: usize) -> Self {
         let from = &from[at..at + WIDTH];
-        Scalar(std::array::from_fn(|i| f32::from_bits(((i32::from(from[i] as i8) << 20) as u32) & 0x87f0_0000)))
+        Scalar(std::array::from_fn(|i| {
+            f32::from_bits(((i32::from(from[i] as i8) << 20) as u32) & 0x87f0_0000)
+        }))
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ mod pointwise;
 
 pub use attention::{Dots, Softmax, WeightedSum};
 pub use lanes::{Lanes, WIDTH};
-pub use pointwise::{GatedActivation, PoolRows, SumOfSquares, UnpackEntry, Combine};
+pub use pointwise::{Combine, GatedActivation, PoolRows, SumOfSquares, UnpackEntry};
 
 use crate::Isa;
 
@@ -23,12 +23,12 @@ impl Isa {
     pub fn run<K: Kernel>(self, kernel: K) -> K::Out {
         #[cfg(target_arch = "x86_64")]
         {
-            #[target_feature(enable = "avx2,fma")]
+            #[target_feature(enable = "avx2,fma,f16c")]
             fn with_avx2<K: Kernel>(kernel: K) -> K::Out {
                 kernel.run::<lanes::Avx2>()
             }
             if let Isa::Avx2(_) = self {
-                // SAFETY: `Isa::Avx2` exists only where the processor has AVX2 and FMA.
+                // SAFETY: `Isa::Avx2` exists only where the processor has AVX2, FMA and F16C.
                 #[allow(unsafe_code)]
                 return unsafe { with_avx2(kernel) };
             }

@@ -126,9 +126,12 @@ pub fn argmax(logits: &[f32]) -> u32 {
 pub fn worst(a: &[f32], b: &[f32]) -> (f32, usize) {
     assert_eq!(a.len(), b.len());
     let differences = a.iter().zip(b).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
-    differences.enumerate().map(|(i, d)| (if d.is_nan() { f32::INFINITY } else { d }, i)).fold((0.0, 0), |worst, d| {
-        if d.0 > worst.0 { d } else { worst }
-    })
+    differences.enumerate().map(|(i, d)| (if d.is_nan() { f32::INFINITY } else { d }, i)).fold(
+        (0.0, 0),
+        |worst, d| {
+            if d.0 > worst.0 { d } else { worst }
+        },
+    )
 }
 
 pub fn bits(values: &[f32]) -> Vec<u32> {

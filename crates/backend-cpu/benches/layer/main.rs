@@ -1,0 +1,230 @@
+//! Speed of a checkpoint's layers against what the machine can do: each phase against
+//! max(active bytes / read rate, flops / multiply-add peak).
+//!
+//! `cargo xtask real-layer --out DIR` writes one layer of V4-Flash's real size;
+//! `cargo bench -p overshot-backend-cpu --bench layer -- DIR [--rounds N] [--context N]` measures it. Phases are
+//! interleaved, round by round; the first round is warm-up; medians with the 10th and 90th percentile are printed.
+
+mod machine;
+
+use overshot_backend::{Backend, Numerics, Row, StepPlan, Wanted};
+use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
+use overshot_kv::{Kv, PoolCapacity, SetId};
+use overshot_model::{HEAD_DIM, INDEX_DIM, LayerKind, Matrix, Model, STREAMS, Spec, WINDOW};
+use std::sync::Arc;
+use std::time::Instant;
+
+const PREFILL_TOKENS: usize = 512;
+
+struct Options {
+    model: String,
+    rounds: usize,
+    context: usize,
+}
+
+fn options() -> Option<Options> {
+    let mut options = Options { model: String::new(), rounds: 9, context: 2048 };
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--rounds" => options.rounds = args.next()?.parse().ok()?,
+            "--context" => options.context = args.next()?.parse().ok()?,
+            _ => options.model = arg,
+        }
+    }
+    (!options.model.is_empty()).then_some(options)
+}
+
+/// One kind of step: so many sequences, so many tokens each.
+struct Phase {
+    name: &'static str,
+    rows: usize,
+    tokens: usize,
+    seconds: Vec<f64>,
+}
+
+struct Runner {
+    backend: CpuBackend,
+    kv: Kv,
+    number: u64,
+    random: fastrand::Rng,
+    vocab: u32,
+}
+
+impl Runner {
+    fn new(model: &Arc<Model>, context: usize) -> Self {
+        let capacity = PoolCapacity::for_sets(17, 17 * (context + 4 * PREFILL_TOKENS));
+        let options =
+            CpuOptions { numerics: Numerics::default(), capacity, threads: None, isa: Isa::detect() };
+        Runner {
+            backend: CpuBackend::new(model.clone(), options).expect("threads start"),
+            kv: Kv::new(capacity),
+            number: 0,
+            random: fastrand::Rng::with_seed(1),
+            vocab: model.spec.vocab_size as u32,
+        }
+    }
+
+    fn step(&mut self, sets: &[SetId], tokens: usize) -> f64 {
+        let mut plan = StepPlan { number: self.number, ..StepPlan::default() };
+        self.number += 1;
+        for &set in sets {
+            let start = self.kv.len(set).expect("live set");
+            plan.page_ops.extend(self.kv.extend(set, tokens).expect("room"));
+            let tokens = (0..tokens).map(|_| self.random.u32(0..self.vocab)).collect();
+            let pages = self.kv.table(set).expect("live set").clone();
+            plan.rows.push(Row { tokens, start, pages, wanted: Wanted::Nothing });
+        }
+        let started = Instant::now();
+        self.backend.step(plan).expect("a good plan");
+        started.elapsed().as_secs_f64()
+    }
+
+    fn filled(&mut self, context: usize) -> SetId {
+        let set = self.kv.create().expect("room");
+        for first in (0..context).step_by(PREFILL_TOKENS) {
+            self.step(&[set], PREFILL_TOKENS.min(context - first));
+        }
+        set
+    }
+}
+
+/// Bytes that a step must read at least once, and float operations it must do.
+struct Work {
+    bytes: f64,
+    flops: f64,
+}
+
+/// Counts matrices, attention and the cache. `tokens` of `rows` sequences at `context`; expected numbers of distinct
+/// experts for uniform routing.
+fn work(model: &Model, rows: usize, tokens: usize, context: usize) -> Work {
+    let spec = &model.spec;
+    let count = (rows * tokens) as f64;
+    let (mut bytes, mut flops) = (0.0, 0.0);
+    let mut dense = |matrix: &Matrix| {
+        bytes += matrix.stored_bytes() as f64;
+        flops += 2.0 * count * (matrix.rows * matrix.cols) as f64;
+    };
+    for layer in &model.weights.layers {
+        let attn = &layer.attn;
+        [&layer.hc_attn.mix, &layer.hc_ffn.mix, &attn.wq_a, &attn.wq_b, &attn.wkv, &attn.wo_b]
+            .into_iter()
+            .chain(&attn.wo_a)
+            .chain([&layer.ffn.gate, &layer.ffn.shared.w1, &layer.ffn.shared.w2, &layer.ffn.shared.w3])
+            .chain(attn.compressor.iter().flat_map(|c| [&c.wkv, &c.wgate]))
+            .chain(
+                attn.indexer
+                    .iter()
+                    .flat_map(|i| [&i.wq_b, &i.weights_proj, &i.compressor.wkv, &i.compressor.wgate]),
+            )
+            .for_each(&mut dense);
+    }
+    for layer in &model.weights.layers {
+        let expert = &layer.ffn.experts[0];
+        let matrices = [&expert.w1, &expert.w2, &expert.w3];
+        let share = spec.experts_per_token as f64 / spec.experts as f64;
+        let touched = spec.experts as f64 * (1.0 - (1.0 - share).powf(count));
+        bytes += touched * matrices.iter().map(|m| m.stored_bytes() as f64).sum::<f64>();
+        let macs: f64 = matrices.iter().map(|m| (m.rows * m.cols) as f64).sum();
+        flops += 2.0 * count * spec.experts_per_token as f64 * macs;
+    }
+    for layer in &spec.layers {
+        for token in 0..tokens {
+            flops += rows as f64 * attention_flops(spec, layer.kind, context + token);
+        }
+    }
+    flops += count * (spec.layers.len() * 2 * (STREAMS + 1) * STREAMS * spec.hidden_size * 2) as f64;
+    Work { bytes, flops }
+}
+
+fn attention_flops(spec: &Spec, kind: LayerKind, position: usize) -> f64 {
+    let window = (position + 1).min(WINDOW);
+    let (entries, index_flops) = match kind {
+        LayerKind::Window => (0, 0),
+        LayerKind::Hca => ((position + 1) / 128, 0),
+        LayerKind::Csa => {
+            let visible = (position + 1) / 4;
+            let scored = if visible > spec.index_topk { visible } else { 0 };
+            (visible.min(spec.index_topk), scored * spec.index_heads * INDEX_DIM * 2)
+        }
+    };
+    ((window + entries) * spec.heads * HEAD_DIM * 4 + index_flops) as f64
+}
+
+fn main() {
+    let Some(options) = options() else {
+        eprintln!("usage: cargo bench --bench layer -- MODEL_FOLDER [--rounds N] [--context N]");
+        return;
+    };
+    let model = Arc::new(Model::open(&options.model).expect("the checkpoint opens"));
+    let mut runner = Runner::new(&model, options.context);
+    println!("{} on {}", options.model, runner.backend.name());
+    let sets: Vec<SetId> = (0..16).map(|_| runner.filled(options.context)).collect();
+    let mut phases = [
+        Phase { name: "decode, batch 1", rows: 1, tokens: 1, seconds: Vec::new() },
+        Phase { name: "decode, batch 16", rows: 16, tokens: 1, seconds: Vec::new() },
+        Phase { name: "prefill, 512 tokens", rows: 1, tokens: PREFILL_TOKENS, seconds: Vec::new() },
+    ];
+    let threads = rayon::ThreadPoolBuilder::new().build().expect("threads start");
+    let experts = &model.weights.layers[0].ffn.experts;
+    let sample: Vec<&[u8]> = experts.iter().flat_map(|e| [e.w1.data(), e.w2.data(), e.w3.data()]).collect();
+    let (mut read_rates, mut fma_rates) = (Vec::new(), Vec::new());
+    for round in 0..=options.rounds {
+        let read: f64 = {
+            let bytes: usize = sample.iter().map(|s| s.len()).sum();
+            let seconds: f64 =
+                sample.iter().map(|s| s.len() as f64 / machine::read_bytes_per_s(&threads, s)).sum();
+            bytes as f64 / seconds
+        };
+        let fma = machine::fma_flops_per_s(&threads);
+        if round > 0 {
+            read_rates.push(read);
+            fma_rates.push(fma);
+        }
+        for phase in &mut phases {
+            let scratch = (phase.tokens > 1).then(|| runner.filled(options.context));
+            let rows = scratch.map_or_else(|| sets[..phase.rows].to_vec(), |set| vec![set]);
+            // Batch 1 is short: the median of a few steps is one round's number.
+            let repeats = if phase.rows * phase.tokens == 1 { 7 } else { 1 };
+            let mut seconds: Vec<f64> = (0..repeats).map(|_| runner.step(&rows, phase.tokens)).collect();
+            if round > 0 {
+                phase.seconds.push(quantile(&mut seconds, 0.5));
+            }
+            scratch.map(|set| runner.kv.free(set).expect("live set"));
+        }
+    }
+    let (read, fma) = (quantile(&mut read_rates, 0.5), quantile(&mut fma_rates, 0.5));
+    println!(
+        "read {:.1} GB/s ({:.1}..{:.1}), multiply-add {:.0} GFLOP/s ({:.0}..{:.0})",
+        read / 1e9,
+        quantile(&mut read_rates, 0.1) / 1e9,
+        quantile(&mut read_rates, 0.9) / 1e9,
+        fma / 1e9,
+        quantile(&mut fma_rates, 0.1) / 1e9,
+        quantile(&mut fma_rates, 0.9) / 1e9,
+    );
+    println!(
+        "{:22} {:>10} {:>21} {:>10} {:>10} {:>8}",
+        "phase", "ms", "p10..p90", "bytes ms", "flops ms", "of limit"
+    );
+    for phase in &mut phases {
+        let Work { bytes, flops } = work(&model, phase.rows, phase.tokens, options.context);
+        let (by_bytes, by_flops) = (bytes / read, flops / fma);
+        let median = quantile(&mut phase.seconds, 0.5);
+        println!(
+            "{:22} {:10.2} {:10.2}..{:9.2} {:10.2} {:10.2} {:7.0} %",
+            phase.name,
+            median * 1e3,
+            quantile(&mut phase.seconds, 0.1) * 1e3,
+            quantile(&mut phase.seconds, 0.9) * 1e3,
+            by_bytes * 1e3,
+            by_flops * 1e3,
+            by_bytes.max(by_flops) / median * 100.0
+        );
+    }
+}
+
+fn quantile(values: &mut [f64], q: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * q).round() as usize]
+}

@@ -1,0 +1,274 @@
+//! Matmul kernels for AVX2 + FMA + F16C.
+//!
+//! Every output is one chain: `acc = fma(w[i], x[i], acc)` over vectors of 8 lanes in the format's order, then one
+//! fixed horizontal sum. Both kernels below walk that same chain, so an output's bits do not depend on how many
+//! inputs share the weights, on which kernel ran, or on where the row tiles fell.
+//!
+//! * `skinny`: few inputs. Weights are unpacked in registers and used at once: bound by reading them.
+//!   About 5 micro-operations per 8 FP8 or FP4 weights, scale and multiply-add included.
+//! * `panel`: many inputs. 4 rows x 512 columns are unpacked into an 8 KiB panel (first-level cache), then tiles of
+//!   4 rows x 3 inputs (12 accumulators, 7 loads for 12 multiply-adds) pass over it: bound by arithmetic.
+#![allow(unsafe_code)]
+
+mod formats;
+
+use super::order::STEP;
+use super::{BLOCK_COLS, Block, Scratch};
+use formats::{Bf16, F32, Fp4, Fp8, Stored, fp8_factor};
+use overshot_model::Format;
+use std::arch::x86_64::*;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// Rows of a tile.
+const TILE_ROWS: usize = 4;
+/// Inputs that pass over a panel before the next panel is unpacked: their 512 columns fill 192 KiB of the second-
+/// level cache.
+const PANEL_INPUTS: usize = 96;
+/// Columns between prefetches: a cache line of FP4.
+const PREFETCH_COLS: usize = 128;
+/// Up to here unpacking the weights again for a second pass costs less than storing them.
+const SKINNY_INPUTS: usize = 4;
+
+#[inline(always)]
+unsafe fn horizontal_sum(v: __m256) -> f32 {
+    // SAFETY: register arithmetic only.
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)))
+    }
+}
+
+/// All rows of a block. AVX2, FMA and F16C must be present, and `block.cols()` a multiple of 32.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub fn run(block: &Block, scratch: &mut Scratch) {
+    match block.matrix.format {
+        Format::F32 => run_format::<F32>(block, scratch),
+        Format::Bf16 => run_format::<Bf16>(block, scratch),
+        Format::Fp8 => run_format::<Fp8>(block, scratch),
+        Format::Fp4 => run_format::<Fp4>(block, scratch),
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_format<S: Stored>(block: &Block, scratch: &mut Scratch) {
+    let inputs = block.inputs();
+    if inputs > SKINNY_INPUTS {
+        return run_panels::<S>(block, scratch);
+    }
+    match inputs {
+        1 => run_skinny::<S, 4, 1>(block, scratch),
+        2 => run_skinny::<S, 4, 2>(block, scratch),
+        3 => run_skinny::<S, 2, 3>(block, scratch),
+        _ => run_skinny::<S, 2, 4>(block, scratch),
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_skinny<S: Stored, const ROWS: usize, const INPUTS: usize>(block: &Block, scratch: &mut Scratch) {
+    let mut row = block.rows.start;
+    while row < block.rows.end {
+        let end = if S::BLOCK_SCALED { block.scale_block_end(row) } else { block.rows.end };
+        if S::BLOCK_SCALED {
+            scale_inputs(block, row, &mut scratch.inputs);
+        }
+        while row + ROWS <= end {
+            skinny::<S, ROWS, INPUTS>(block, row, &scratch.inputs);
+            row += ROWS;
+        }
+        while row < end {
+            skinny::<S, 1, INPUTS>(block, row, &scratch.inputs);
+            row += 1;
+        }
+    }
+}
+
+/// All inputs times the FP8 factors of the block that `row` is in: `[input][column]`.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn scale_inputs(block: &Block, row: usize, out: &mut Vec<f32>) {
+    let scales = block.matrix.scale_row(row);
+    out.resize(block.inputs() * block.cols(), 0.0);
+    for (m, out) in out.chunks_exact_mut(block.cols()).enumerate() {
+        for (index, out) in out.chunks_mut(BLOCK_COLS).enumerate() {
+            let input = block.input(m, index * BLOCK_COLS);
+            for (group, (out, input)) in
+                out.chunks_mut(Format::FP8_BLOCK).zip(input.chunks(Format::FP8_BLOCK)).enumerate()
+            {
+                let factor = fp8_factor(scales[index * BLOCK_COLS / Format::FP8_BLOCK + group]);
+                out.iter_mut().zip(input).for_each(|(out, x)| *out = x * factor);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn skinny<S: Stored, const ROWS: usize, const INPUTS: usize>(block: &Block, row: usize, scaled: &[f32]) {
+    let weights: [*const u8; ROWS] = std::array::from_fn(|r| block.matrix.row(row + r).as_ptr());
+    let scales: [*const u8; ROWS] = std::array::from_fn(|r| block.matrix.scale_row(row + r).as_ptr());
+    let ahead = ROWS * block.matrix.row_bytes();
+    // SAFETY: columns are a multiple of 32, so every step lies inside the rows and inputs taken as slices of that
+    // length; prefetching never faults.
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); INPUTS]; ROWS];
+        for start in (0..block.cols()).step_by(BLOCK_COLS) {
+            let cols = (block.cols() - start).min(BLOCK_COLS);
+            let mut inputs = [&[] as &[f32]; INPUTS];
+            for m in 0..INPUTS {
+                inputs[m] = match S::BLOCK_SCALED {
+                    true => &scaled[m * block.cols() + start..][..cols],
+                    false => block.input(m, start),
+                };
+            }
+            for group in (0..cols).step_by(PREFETCH_COLS) {
+                // The same columns of the next rows: short rows end before a hardware prefetcher gets going.
+                for weights in weights {
+                    let next = weights.wrapping_add(ahead + (start + group) / STEP * S::STEP_BYTES);
+                    for line in (0..PREFETCH_COLS / STEP * S::STEP_BYTES).step_by(64) {
+                        _mm_prefetch(next.wrapping_add(line).cast(), _MM_HINT_T0);
+                    }
+                }
+                for at in (group..cols.min(group + PREFETCH_COLS)).step_by(STEP) {
+                    for r in 0..ROWS {
+                        let w = S::raw_weights(weights[r], scales[r], start + at);
+                        for m in 0..INPUTS {
+                            for (i, w) in w.iter().enumerate() {
+                                let x = _mm256_loadu_ps(inputs[m].as_ptr().add(at + 8 * i));
+                                acc[r][m] = _mm256_fmadd_ps(*w, x, acc[r][m]);
+                            }
+                        }
+                        // One row at a time: left alone, the compiler unpacks all rows first and runs out of
+                        // registers.
+                        compiler_fence(Ordering::SeqCst);
+                    }
+                }
+            }
+        }
+        for r in 0..ROWS {
+            for m in 0..INPUTS {
+                block.store(m, row + r, horizontal_sum(acc[r][m]));
+            }
+        }
+    }
+}
+
+/// Order of loops: a group of inputs, a range of columns, a tile of rows, a tile of inputs. The inputs' columns
+/// stay in the second-level cache over all rows of the block.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_panels<S: Stored>(block: &Block, scratch: &mut Scratch) {
+    let rows = block.rows.len();
+    let row_tiles = rows.div_ceil(TILE_ROWS);
+    scratch.panel.resize(TILE_ROWS * BLOCK_COLS, 0.0);
+    for first in (0..block.inputs()).step_by(PANEL_INPUTS) {
+        let inputs = (block.inputs() - first).min(PANEL_INPUTS);
+        scratch.sums.clear();
+        scratch.sums.resize(row_tiles * TILE_ROWS * inputs * 8, 0.0);
+        for col in (0..block.cols()).step_by(BLOCK_COLS) {
+            let cols = (block.cols() - col).min(BLOCK_COLS);
+            for tile in 0..row_tiles {
+                let row = block.rows.start + tile * TILE_ROWS;
+                let tile_rows = (block.rows.end - row).min(TILE_ROWS);
+                for r in 0..tile_rows {
+                    unpack_panel::<S>(block, row + r, col, &mut scratch.panel[r * cols..(r + 1) * cols]);
+                }
+                let sums = &mut scratch.sums[tile * TILE_ROWS * inputs * 8..][..TILE_ROWS * inputs * 8];
+                panel(block, &scratch.panel, first, col, cols, sums);
+            }
+        }
+        for tile in 0..row_tiles {
+            let row = block.rows.start + tile * TILE_ROWS;
+            for m in 0..inputs {
+                for r in 0..(block.rows.end - row).min(TILE_ROWS) {
+                    let at = ((tile * inputs + m) * TILE_ROWS + r) * 8;
+                    // SAFETY: `at + 8` is within `sums` by its size above; row and input are the block's.
+                    unsafe {
+                        let sum = horizontal_sum(_mm256_loadu_ps(scratch.sums[at..at + 8].as_ptr()));
+                        block.store(first + m, row + r, sum);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn unpack_panel<S: Stored>(block: &Block, row: usize, first_col: usize, out: &mut [f32]) {
+    let weights = block.matrix.row(row).as_ptr();
+    let scales = block.matrix.scale_row(row).as_ptr();
+    let ahead = TILE_ROWS * block.matrix.row_bytes() + first_col / STEP * S::STEP_BYTES;
+    let next = weights.wrapping_add(ahead);
+    for line in (0..out.len() / STEP * S::STEP_BYTES).step_by(64) {
+        // SAFETY: prefetching never faults. The next tile's columns begin elsewhere in memory, while this one is
+        // computed with.
+        unsafe { _mm_prefetch(next.wrapping_add(line).cast(), _MM_HINT_T0) };
+    }
+    for (step, out) in out.chunks_exact_mut(STEP).enumerate() {
+        // SAFETY: `out` covers columns of the row, 32 at a time.
+        unsafe {
+            let w = S::weights(weights, scales, first_col + step * STEP);
+            for (i, w) in w.iter().enumerate() {
+                _mm256_storeu_ps(out.as_mut_ptr().add(8 * i), *w);
+            }
+        }
+    }
+}
+
+/// Adds `cols` columns of a panel to the sums of `sums.len() / 32` inputs, laid out `[input][row][lane]`. Rows of
+/// the panel beyond the block's end hold old numbers; their sums are never stored.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn panel(block: &Block, panel: &[f32], first: usize, col: usize, cols: usize, sums: &mut [f32]) {
+    assert!(panel.len() >= TILE_ROWS * cols);
+    let inputs = sums.len() / (TILE_ROWS * 8);
+    let mut m = 0;
+    while m < inputs {
+        let sums = &mut sums[m * TILE_ROWS * 8..];
+        // Four inputs are two pairs: a lone one waits for its own additions.
+        m += match inputs - m {
+            1 => tile::<1>(block, panel, first + m, col, cols, sums),
+            2 | 4 => tile::<2>(block, panel, first + m, col, cols, sums),
+            _ => tile::<3>(block, panel, first + m, col, cols, sums),
+        };
+    }
+}
+
+/// Returns the number of inputs it dealt with.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile<const INPUTS: usize>(
+    block: &Block,
+    panel: &[f32],
+    first: usize,
+    col: usize,
+    cols: usize,
+    sums: &mut [f32],
+) -> usize {
+    let sums = &mut sums[..INPUTS * TILE_ROWS * 8];
+    let inputs: [*const f32; INPUTS] = std::array::from_fn(|m| block.input(first + m, col)[..cols].as_ptr());
+    // SAFETY: every pointer comes from a slice that was cut to the length walked here.
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); TILE_ROWS]; INPUTS];
+        for m in 0..INPUTS {
+            for r in 0..TILE_ROWS {
+                acc[m][r] = _mm256_loadu_ps(sums.as_ptr().add((m * TILE_ROWS + r) * 8));
+            }
+        }
+        let panel = panel.as_ptr();
+        for at in (0..cols).step_by(8) {
+            let mut x = [_mm256_setzero_ps(); INPUTS];
+            for m in 0..INPUTS {
+                x[m] = _mm256_loadu_ps(inputs[m].add(at));
+            }
+            for r in 0..TILE_ROWS {
+                let w = _mm256_loadu_ps(panel.add(r * cols + at));
+                for m in 0..INPUTS {
+                    acc[m][r] = _mm256_fmadd_ps(w, x[m], acc[m][r]);
+                }
+            }
+        }
+        for m in 0..INPUTS {
+            for r in 0..TILE_ROWS {
+                _mm256_storeu_ps(sums.as_mut_ptr().add((m * TILE_ROWS + r) * 8), acc[m][r]);
+            }
+        }
+    }
+    INPUTS
+}
