@@ -8,6 +8,8 @@
 
 mod buffers;
 mod capture;
+#[cfg(test)]
+mod fixture;
 mod forward;
 mod isa;
 mod layer;

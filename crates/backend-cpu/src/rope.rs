@@ -78,3 +78,45 @@ impl Rotation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Units, flash_like_spec};
+
+    #[test]
+    fn frequencies_equal_the_fixture_bit_for_bit_and_rotations_agree() {
+        let units = Units::read();
+        let spec = flash_like_spec();
+        let kinds =
+            [("rope.main", Frequencies::window(&spec)), ("rope.compress", Frequencies::compressed(&spec))];
+        for (name, frequencies) in kinds {
+            assert_eq!(frequencies.0.as_slice(), units.f32(&format!("{name}.inv_freq")), "{name}");
+            let (x, y) = (units.f32(&format!("{name}.x")), units.f32(&format!("{name}.y")));
+            let (cos, sin) = (units.f32(&format!("{name}.cos")), units.f32(&format!("{name}.sin")));
+            for (i, position) in units.i32("rope.positions").into_iter().enumerate() {
+                let rotation = frequencies.at(position as usize);
+                for pair in 0..PAIRS {
+                    assert!(
+                        (rotation.cos[pair] - cos[i * PAIRS + pair]).abs() <= 1e-6,
+                        "{name} at {position}"
+                    );
+                    assert!(
+                        (rotation.sin[pair] - sin[i * PAIRS + pair]).abs() <= 1e-6,
+                        "{name} at {position}"
+                    );
+                }
+                let width = x.len() / 7;
+                let mut head = x[i * width..(i + 1) * width].to_vec();
+                rotation.apply(&mut head);
+                for (ours, theirs) in head.iter().zip(&y[i * width..]) {
+                    assert!((ours - theirs).abs() <= 1e-5, "{name} at {position}: {ours} for {theirs}");
+                }
+                rotation.undo(&mut head);
+                for (ours, theirs) in head.iter().zip(&x[i * width..]) {
+                    assert!((ours - theirs).abs() <= 1e-5, "{name} at {position}: rotated back");
+                }
+            }
+        }
+    }
+}

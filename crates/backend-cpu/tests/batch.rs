@@ -1,4 +1,5 @@
 //! A row's bits depend on the row alone: random batches, chunkings and thread counts against solo runs.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! The shared fixtures, made by two independent implementations: every intermediate value, fed whole, token by token
 //! and in ragged chunks.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -2,7 +2,7 @@
 //! max(active bytes / read rate, flops / multiply-add peak).
 //!
 //! `cargo xtask real-layer --out DIR` writes one layer of V4-Flash's real size;
-//! `cargo bench -p overshot-backend-cpu --bench layer -- DIR [--rounds N] [--context N]` measures it. Phases are
+//! `cargo bench -p overshot-backend-cpu --bench layer -- DIR [--rounds N] [--context N] [--only PHASE]` measures it. Phases are
 //! interleaved, round by round; the first round is warm-up; medians with the 10th and 90th percentile are printed.
 
 mod machine;
@@ -20,14 +20,17 @@ struct Options {
     model: String,
     rounds: usize,
     context: usize,
+    /// Measure only the phase whose name contains this.
+    only: String,
 }
 
 fn options() -> Option<Options> {
-    let mut options = Options { model: String::new(), rounds: 9, context: 2048 };
+    let mut options = Options { model: String::new(), rounds: 9, context: 1024, only: String::new() };
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--rounds" => options.rounds = args.next()?.parse().ok()?,
+            "--only" => options.only = args.next()?,
             "--context" => options.context = args.next()?.parse().ok()?,
             _ => options.model = arg,
         }
@@ -153,18 +156,21 @@ fn attention_flops(spec: &Spec, kind: LayerKind, position: usize) -> f64 {
 
 fn main() {
     let Some(options) = options() else {
-        eprintln!("usage: cargo bench --bench layer -- MODEL_FOLDER [--rounds N] [--context N]");
+        eprintln!(
+            "usage: cargo bench --bench layer -- MODEL_FOLDER [--rounds N] [--context N] [--only PHASE]"
+        );
         return;
     };
     let model = Arc::new(Model::open(&options.model).expect("the checkpoint opens"));
     let mut runner = Runner::new(&model, options.context);
     println!("{} on {}", options.model, runner.backend.name());
     let sets: Vec<SetId> = (0..16).map(|_| runner.filled(options.context)).collect();
-    let mut phases = [
+    let mut phases = vec![
         Phase { name: "decode, batch 1", rows: 1, tokens: 1, seconds: Vec::new() },
         Phase { name: "decode, batch 16", rows: 16, tokens: 1, seconds: Vec::new() },
         Phase { name: "prefill, 512 tokens", rows: 1, tokens: PREFILL_TOKENS, seconds: Vec::new() },
     ];
+    phases.retain(|phase| phase.name.contains(&options.only));
     let threads = rayon::ThreadPoolBuilder::new().build().expect("threads start");
     let experts = &model.weights.layers[0].ffn.experts;
     let sample: Vec<&[u8]> = experts.iter().flat_map(|e| [e.w1.data(), e.w2.data(), e.w3.data()]).collect();
@@ -190,7 +196,9 @@ fn main() {
             if round > 0 {
                 phase.seconds.push(quantile(&mut seconds, 0.5));
             }
-            scratch.map(|set| runner.kv.free(set).expect("live set"));
+            if let Some(set) = scratch {
+                runner.kv.free(set).expect("live set");
+            }
         }
     }
     let (read, fma) = (quantile(&mut read_rates, 0.5), quantile(&mut fma_rates, 0.5));

@@ -151,3 +151,47 @@ fn capture_site(step: &mut Step, place: LayerPlace, name: &str, collapsed: &[f32
         step.capture(place.index, &format!("{name}.comb"), mixing.comb.as_flattened());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Units, flash_like_spec};
+    use overshot_model::{Bytes, Format, Matrix};
+
+    #[test]
+    fn a_site_of_the_fixture_is_met() {
+        let units = Units::read();
+        let x = units.f32("hc.x");
+        let width = x.len() / 6 / STREAMS;
+        let bytes: Vec<u8> = units.f32("hc.fn").iter().flat_map(|x| x.to_le_bytes()).collect();
+        let site = HyperConnection {
+            mix: Matrix::new(Format::F32, 24, STREAMS * width, Bytes::from_vec(bytes), Bytes::empty()),
+            base: units.f32("hc.base"),
+            scale: units.f32("hc.scale"),
+        };
+        let spec = flash_like_spec();
+        let near = |ours: &[f32], name: &str, token: usize| {
+            let theirs = units.f32(name);
+            let theirs = &theirs[token * ours.len()..][..ours.len()];
+            for (ours, theirs) in ours.iter().zip(theirs) {
+                assert!((ours - theirs).abs() <= 1e-5, "{name} of token {token}: {ours} for {theirs}");
+            }
+        };
+        for (token, streams) in x.chunks_exact(STREAMS * width).enumerate() {
+            let mut row = vec![0.0; STREAMS * width];
+            let products: Vec<f32> = (0..24)
+                .map(|i| {
+                    site.mix.decode_row(i, &mut row);
+                    row.iter().zip(streams).map(|(w, x)| w * x).sum()
+                })
+                .collect();
+            let inverse = inverse_rms(Isa::Scalar, streams, spec.rms_eps);
+            let (pre, mixing) = coefficients_of(&spec, &site, &products, inverse);
+            let mut collapsed = vec![0.0; width];
+            Isa::Scalar.run(Combine { weights: &pre, rows: streams, out: &mut collapsed });
+            near(&collapsed, "hc.collapsed", token);
+            near(&mixing.post, "hc.post", token);
+            near(mixing.comb.as_flattened(), "hc.comb", token);
+        }
+    }
+}

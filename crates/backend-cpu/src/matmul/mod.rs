@@ -258,7 +258,7 @@ fn task_rows(job: &Job) -> usize {
 fn run_block(isa: Isa, block: &Block) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2(_) if block.cols() % order::STEP == 0 => {
+        Isa::Avx2(_) if block.cols().is_multiple_of(order::STEP) => {
             SCRATCH.with_borrow_mut(|scratch| {
                 // SAFETY: `Isa::Avx2` exists only where the processor has AVX2, FMA and F16C.
                 #[allow(unsafe_code)]

@@ -215,6 +215,16 @@ mod avx2 {
         }
 
         #[inline(always)]
+        fn sum(self) -> f32 {
+            // SAFETY: see the head of this module.
+            unsafe {
+                let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps(self.0, 1));
+                let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)))
+            }
+        }
+
+        #[inline(always)]
         fn round(self) -> Self {
             // SAFETY: see the head of this module.
             Avx2(unsafe { _mm256_round_ps(self.0, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) })

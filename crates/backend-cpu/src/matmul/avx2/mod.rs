@@ -197,9 +197,8 @@ fn unpack_panel<S: Stored>(block: &Block, row: usize, first_col: usize, out: &mu
     let ahead = TILE_ROWS * block.matrix.row_bytes() + first_col / STEP * S::STEP_BYTES;
     let next = weights.wrapping_add(ahead);
     for line in (0..out.len() / STEP * S::STEP_BYTES).step_by(64) {
-        // SAFETY: prefetching never faults. The next tile's columns begin elsewhere in memory, while this one is
-        // computed with.
-        unsafe { _mm_prefetch(next.wrapping_add(line).cast(), _MM_HINT_T0) };
+        // The next tile begins elsewhere in memory: fetched while this one is computed with.
+        _mm_prefetch(next.wrapping_add(line).cast(), _MM_HINT_T0);
     }
     for (step, out) in out.chunks_exact_mut(STEP).enumerate() {
         // SAFETY: `out` covers columns of the row, 32 at a time.
