@@ -79,6 +79,9 @@ impl Sequence {
         if was_prompt {
             events.push(Event::PrefillProgress { id, done: self.computed, total: self.prompt_tokens });
         }
+        if let Some(failure) = result.failure {
+            return self.finish(Finish::Failed(failure.to_string()), events);
+        }
         if self.computed < self.tokens.len() {
             return;
         }

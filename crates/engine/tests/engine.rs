@@ -205,6 +205,19 @@ fn a_refused_plan_fails_its_requests_and_nobody_else() {
 }
 
 #[test]
+fn a_row_that_fails_says_why_and_leaves_the_others_alone() {
+    let mut engine = faulty(Fault::BreaksFirstRow(1));
+    let hit = engine.submit(request(&[1, 2], 10)).unwrap();
+    let spared = engine.submit(request(&[3, 4], 10)).unwrap();
+    let events = run_until_idle(&mut engine);
+    let (reason, usage) = end_of(&events, hit).unwrap();
+    let sentence = "the logit of token 7 is NaN: the forward pass went wrong before sampling";
+    assert_eq!((reason, usage.generated_tokens), (Finish::Failed(sentence.into()), 1));
+    assert_eq!(tokens_of(&events, spared), Oracle::continues(&[3, 4], &Sampling::greedy(), 10));
+    assert_all_free(&engine);
+}
+
+#[test]
 fn a_row_without_its_token_fails_its_request() {
     let mut engine = faulty(Fault::DrawsNothing(1));
     let id = engine.submit(request(&[1, 2], 10)).unwrap();

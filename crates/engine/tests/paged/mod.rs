@@ -3,7 +3,9 @@
 //!
 //! [`Oracle`] computes the same from a plain list of tokens, with no page, plan or engine involved.
 
-use overshot_backend::{Backend, BackendError, RowResult, Sampler, Sampling, StepPlan, StepResult, Wanted};
+use overshot_backend::{
+    Backend, BackendError, RowResult, Sampler, Sampling, SamplingError, StepPlan, StepResult, Wanted,
+};
 use overshot_kv::{PageId, PageOp, PageTable, Pool, PoolCapacity, TOKENS_PER_PAGE};
 use overshot_model::{Spec, Yarn};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -96,6 +98,8 @@ pub enum Fault {
     LosesRow(u64),
     /// Draws nothing in the plan with this number.
     DrawsNothing(u64),
+    /// Finds a broken logit in the first row of the plan with this number.
+    BreaksFirstRow(u64),
 }
 
 pub struct PagedBackend {
@@ -228,6 +232,10 @@ impl Backend for PagedBackend {
         }
         if self.fault == Fault::DrawsNothing(number) {
             result.rows.iter_mut().for_each(|row| row.tokens.clear());
+        }
+        if self.fault == Fault::BreaksFirstRow(number) {
+            let failure = Some(SamplingError::BadLogit { token: 7, value: f32::NAN });
+            result.rows[0] = RowResult { failure, ..RowResult::default() };
         }
         self.results.push_back(result);
         Ok(())
