@@ -7,7 +7,7 @@ mod sample;
 
 pub use numerics::{Activations, IndexKeyFormat, KvFormat, Numerics};
 pub use plan::{Row, RowResult, StepPlan, StepResult, Wanted};
-pub use sample::{Sampled, Sampler, Sampling, SamplingError};
+pub use sample::{Sampled, Sampler, Sampling, SamplingError, argmax, log_sum_exp};
 
 use overshot_kv::PoolCapacity;
 use overshot_model::Spec;

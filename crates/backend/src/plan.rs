@@ -4,7 +4,8 @@ use crate::{Sampled, Sampling, SamplingError};
 use overshot_kv::{PageOp, PageTable};
 use std::sync::Arc;
 
-/// One step of the engine. `number` counts from 0 and is checked on arrival: a rank that misses a plan stops.
+/// One step of the engine. `number` counts from 0 and is checked on arrival: a plan out of turn is
+/// refused with both numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepPlan {
     pub number: u64,

@@ -256,19 +256,27 @@ fn weight(logit: f32, max: f32, temperature: f32) -> f64 {
     f64::from(((logit - max) / temperature).exp())
 }
 
-fn log_sum_exp(logits: &[f32]) -> Result<f64, SamplingError> {
+/// The logarithm of the softmax's denominator, in nats, summed in float64: a token's log probability is its logit
+/// less this.
+///
+/// # Errors
+/// A logit that is NaN or +inf, or no finite logit at all.
+pub fn log_sum_exp(logits: &[f32]) -> Result<f64, SamplingError> {
     if let Some((token, &value)) =
         logits.iter().enumerate().find(|(_, logit)| logit.is_nan() || **logit == f32::INFINITY)
     {
         return Err(SamplingError::BadLogit { token, value });
     }
-    let max = logits[argmax(logits)? as usize];
-    let total: f64 = logits.iter().map(|logit| f64::from((logit - max).exp())).sum();
-    Ok(f64::from(max) + total.ln())
+    let max = f64::from(logits[argmax(logits)? as usize]);
+    let total: f64 = logits.iter().map(|logit| (f64::from(*logit) - max).exp()).sum();
+    Ok(max + total.ln())
 }
 
-/// The lowest id among the greatest finite logits.
-fn argmax(logits: &[f32]) -> Result<u32, SamplingError> {
+/// The lowest id among the greatest logits; NaN is never the greatest.
+///
+/// # Errors
+/// No logit above -inf.
+pub fn argmax(logits: &[f32]) -> Result<u32, SamplingError> {
     let mut best = None;
     let mut max = f32::NEG_INFINITY;
     for (token, &logit) in logits.iter().enumerate() {
@@ -281,8 +289,9 @@ fn argmax(logits: &[f32]) -> Result<u32, SamplingError> {
 
 /// Brings the `count` likeliest tokens to the front, likeliest first, lowest id first on ties.
 fn sort_head(tokens: &mut [u32], count: usize, logits: &[f32]) {
-    let by_logit =
-        |a: &u32, b: &u32| -> Ordering { logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)) };
+    // Adding +0 turns -0 into it: both zeros are equal to `argmax`, and must be here.
+    let key = |token: u32| logits[token as usize] + 0.0;
+    let by_logit = |a: &u32, b: &u32| -> Ordering { key(*b).total_cmp(&key(*a)).then(a.cmp(b)) };
     let count = count.min(tokens.len());
     if (1..tokens.len()).contains(&count) {
         tokens.select_nth_unstable_by(count - 1, by_logit);
@@ -350,6 +359,27 @@ mod tests {
         }
         let equal = (0..1000).filter(|&position| uniform(1, position) == uniform(2, position)).count();
         assert_eq!(equal, 0);
+    }
+
+    #[test]
+    fn the_first_of_two_kept_zeros_is_the_likeliest_whatever_their_signs() {
+        for logits in [[-1.0, -0.0, 0.0], [-1.0, 0.0, -0.0]] {
+            let sample = |sampling: &Sampling| Sampler::default().sample(&logits, sampling, &[], 3).unwrap();
+            let likeliest = sample(&Sampling { top_logprobs: 1, ..Sampling::greedy() });
+            let kept = sample(&Sampling { top_k: 1, ..Sampling::default() });
+            assert_eq!((likeliest.token, likeliest.top[0].0, kept.token), (1, 1, 1));
+        }
+    }
+
+    #[test]
+    fn log_probabilities_are_those_of_a_softmax() {
+        let logits = [1.0, 2.0, 2.0, -1000.0, f32::NEG_INFINITY];
+        let log_total = log_sum_exp(&logits).unwrap();
+        let total: f64 = logits.iter().map(|logit| (f64::from(*logit) - log_total).exp()).sum();
+        assert!((total - 1.0).abs() < 1e-12);
+        assert!((log_sum_exp(&[500.0, 500.0]).unwrap() - 500.0 - 2f64.ln()).abs() < 1e-12);
+        assert_eq!(argmax(&logits), Ok(1));
+        assert!(log_sum_exp(&[0.0, f32::NAN]).is_err());
     }
 
     #[test]
