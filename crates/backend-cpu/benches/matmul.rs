@@ -49,7 +49,7 @@ fn main() {
                             let output = Output::new(&mut y, ROWS);
                             let job =
                                 Job { matrix: &matrix, input: &input, rows: Rows::First(count), output };
-                            matmul::run(Isa::detect(), &[job]);
+                            matmul::run(Isa::detect(), vec![job]);
                         }
                         (thread_seconds() - start) / products as f64
                     })

@@ -11,20 +11,27 @@ use overshot_backend::{Numerics, Row, RowResult, Sampler, Wanted};
 use overshot_model::{Model, STREAMS, Spec, Weights};
 use rayon::prelude::*;
 
+/// What stays the same from step to step.
+pub struct Machinery<'a> {
+    pub model: &'a Model,
+    pub isa: Isa,
+    pub numerics: Numerics,
+    pub rope: &'a Rope,
+    pub places: &'a [LayerPlace],
+}
+
 pub fn forward(
-    model: &Model,
-    isa: Isa,
-    numerics: Numerics,
-    rope: &Rope,
+    fixed: Machinery,
     rows: &[Row],
     pools: &mut Pools,
     buffers: &mut Buffers,
     capture: Option<&mut Capture>,
 ) -> Vec<RowResult> {
+    let Machinery { model, isa, numerics, rope, places } = fixed;
     let tokens = Step::tokens_of(rows, rope);
     let mut step = Step { isa, spec: &model.spec, numerics, rope, rows, tokens, pools, buffers, capture };
     let mut streams = embed(&mut step, &model.weights);
-    for place in places(&model.spec) {
+    for &place in places {
         layer::forward(&mut step, place, &model.weights.layers[place.index], &mut streams);
     }
     let results = finish(&mut step, &model.weights, &streams);
@@ -32,7 +39,7 @@ pub fn forward(
     results
 }
 
-fn places(spec: &Spec) -> Vec<LayerPlace> {
+pub fn places(spec: &Spec) -> Vec<LayerPlace> {
     (0..spec.layers.len())
         .map(|index| {
             let kind = spec.layers[index].kind;

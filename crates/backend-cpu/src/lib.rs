@@ -13,20 +13,22 @@ mod fixture;
 mod forward;
 mod isa;
 mod layer;
+#[doc(hidden)] // Public for its benchmark only.
 pub mod matmul;
 mod norm;
 mod pools;
 mod rope;
-pub mod simd;
+mod simd;
 mod step;
 
 pub use capture::Capture;
 pub use isa::Isa;
 
 use buffers::Buffers;
-use forward::forward;
+use forward::{Machinery, forward};
+use layer::LayerPlace;
 use overshot_backend::{Backend, BackendError, Numerics, StepPlan, StepResult};
-use overshot_kv::{Pool, PoolCapacity};
+use overshot_kv::{PageId, PageOp, Pool, PoolCapacity, TOKENS_PER_PAGE};
 use overshot_model::{Model, Spec};
 use pools::Pools;
 use std::collections::VecDeque;
@@ -47,6 +49,7 @@ pub struct CpuBackend {
     model: Arc<Model>,
     options: CpuOptions,
     rope: Rope,
+    places: Vec<LayerPlace>,
     pools: Pools,
     buffers: Buffers,
     threads: rayon::ThreadPool,
@@ -59,6 +62,11 @@ pub struct CpuBackend {
 pub enum CpuError {
     #[error("the worker threads could not be started: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
+    #[error(
+        "{:.1} GB of memory for cached tokens cannot be had: ask for a smaller context or fewer sequences",
+        *.bytes as f64 / 1e9
+    )]
+    Memory { bytes: usize },
 }
 
 impl CpuBackend {
@@ -70,7 +78,8 @@ impl CpuBackend {
                 window: rope::Frequencies::window(spec),
                 compressed: rope::Frequencies::compressed(spec),
             },
-            pools: Pools::new(spec, options.numerics, options.capacity),
+            pools: Pools::new(spec, options.numerics, options.capacity)?,
+            places: forward::places(spec),
             buffers: Buffers::default(),
             threads: rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build()?,
             next_number: 0,
@@ -93,10 +102,9 @@ impl CpuBackend {
     /// What a plan must satisfy so that nothing below can go out of bounds.
     fn check(&self, plan: &StepPlan) -> Result<(), BackendError> {
         let number = plan.number;
-        let pages_exist =
-            |pool: Pool, page: overshot_kv::PageId| (page.0 as usize) < self.options.capacity.pages(pool);
+        let pages_exist = |pool: Pool, page: PageId| (page.0 as usize) < self.options.capacity.pages(pool);
         for op in &plan.page_ops {
-            let overshot_kv::PageOp::Copy { pool, from, to } = *op;
+            let PageOp::Copy { pool, from, to } = *op;
             if !pages_exist(pool, from) || !pages_exist(pool, to) {
                 return Err(BackendError::BadPlan {
                     number,
@@ -107,7 +115,9 @@ impl CpuBackend {
         let mut written = std::collections::HashSet::new();
         for (row, r) in plan.rows.iter().enumerate() {
             let bad = |what: String| Err(BackendError::BadRow { number, row, what });
-            let end = r.start + r.tokens.len();
+            let Some(end) = r.start.checked_add(r.tokens.len()) else {
+                return bad(format!("it starts at position {}", r.start));
+            };
             if r.tokens.is_empty() {
                 return bad("no tokens".into());
             }
@@ -124,8 +134,14 @@ impl CpuBackend {
                     return bad(format!("its pages of pool {pool:?} do not cover {end} positions"));
                 }
             }
-            if !written.insert(r.pages.pages(Pool::Window)[0]) {
-                return bad("it writes the same window page as another row".into());
+            for pool in Pool::ALL {
+                let pages = r.pages.pages(pool);
+                let first = if pool.tokens_per_slot().is_some() { r.start / TOKENS_PER_PAGE } else { 0 };
+                if let Some(page) =
+                    pages[first..pool.pages_for(end)].iter().find(|page| !written.insert((pool, **page)))
+                {
+                    return bad(format!("another row writes {page:?} of pool {pool:?} too"));
+                }
             }
         }
         Ok(())
@@ -155,10 +171,9 @@ impl Backend for CpuBackend {
         for op in &plan.page_ops {
             self.pools.apply(*op);
         }
-        let CpuBackend { model, options, rope, pools, buffers, threads, capture, .. } = self;
-        let rows = threads.install(|| {
-            forward(model, options.isa, options.numerics, rope, &plan.rows, pools, buffers, capture.as_mut())
-        });
+        let CpuBackend { model, options, rope, places, pools, buffers, threads, capture, .. } = self;
+        let fixed = Machinery { model, isa: options.isa, numerics: options.numerics, rope, places };
+        let rows = threads.install(|| forward(fixed, &plan.rows, pools, buffers, capture.as_mut()));
         self.results.push_back(StepResult { number: plan.number, rows });
         Ok(())
     }

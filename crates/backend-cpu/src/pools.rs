@@ -1,10 +1,11 @@
 //! The bytes behind the page ids: one block of memory per pool, laid out `[layer within kind][page][page bytes]`.
 //!
-//! Memory is claimed zeroed at the start and only becomes resident when touched. Nothing here knows which request a
+//! Memory is mapped zeroed at the start and only becomes resident when touched. Nothing here knows which request a
 //! page belongs to.
 
-use crate::Isa;
 use crate::simd::UnpackEntry;
+use crate::{CpuError, Isa};
+use memmap2::MmapMut;
 use overshot_backend::{IndexKeyFormat, KvFormat, Numerics};
 use overshot_kv::{PageId, PageOp, Pool, PoolCapacity, TOKENS_PER_PAGE};
 use overshot_model::quant::{
@@ -21,19 +22,20 @@ pub struct Pools {
 }
 
 impl Pools {
-    pub fn new(spec: &Spec, numerics: Numerics, capacity: PoolCapacity) -> Self {
+    /// # Errors
+    /// Memory that the machine will not map.
+    pub fn new(spec: &Spec, numerics: Numerics, capacity: PoolCapacity) -> Result<Self, CpuError> {
         let latents = |pool: Pool, layers: usize| {
-            let slots = pool.tokens_per_slot().map_or(TOKENS_PER_PAGE, |tokens| TOKENS_PER_PAGE / tokens);
-            Latents::new(numerics.kv, layers, capacity.pages(pool), slots)
+            Latents::new(numerics.kv, layers, capacity.pages(pool), slots_per_page(pool))
         };
         let (csa, hca) = (spec.layers_of(LayerKind::Csa).count(), spec.layers_of(LayerKind::Hca).count());
-        Pools {
-            window: latents(Pool::Window, spec.layers.len()),
-            csa: latents(Pool::Csa, csa),
-            hca: latents(Pool::Hca, hca),
-            index_keys: IndexKeys::new(numerics.index_keys, csa, capacity.pages(Pool::IndexKeys)),
-            compressor_rows: CompressorRows::new(csa, hca, capacity.pages(Pool::CompressorRows)),
-        }
+        Ok(Pools {
+            window: latents(Pool::Window, spec.layers.len())?,
+            csa: latents(Pool::Csa, csa)?,
+            hca: latents(Pool::Hca, hca)?,
+            index_keys: IndexKeys::new(numerics.index_keys, csa, capacity.pages(Pool::IndexKeys))?,
+            compressor_rows: CompressorRows::new(csa, hca, capacity.pages(Pool::CompressorRows))?,
+        })
     }
 
     pub fn apply(&mut self, op: PageOp) {
@@ -48,16 +50,28 @@ impl Pools {
     }
 }
 
+/// Zeroed memory that becomes resident as it is touched.
+fn map_zeroed(pages: usize, page_bytes: usize, layers: usize) -> Result<MmapMut, CpuError> {
+    let bytes = pages.checked_mul(page_bytes).and_then(|bytes| bytes.checked_mul(layers));
+    // An empty mapping is refused by the system; a pool without layers or pages is none of its business.
+    let mapped = bytes.and_then(|bytes| MmapMut::map_anon(bytes.max(1)).ok());
+    mapped.ok_or(CpuError::Memory { bytes: bytes.unwrap_or(usize::MAX) })
+}
+
+fn slots_per_page(pool: Pool) -> usize {
+    pool.tokens_per_slot().map_or(TOKENS_PER_PAGE, |tokens| TOKENS_PER_PAGE / tokens)
+}
+
 struct PagedBytes {
-    bytes: Vec<u8>,
+    bytes: MmapMut,
     layers: usize,
     pages: usize,
     page_bytes: usize,
 }
 
 impl PagedBytes {
-    fn new(layers: usize, pages: usize, page_bytes: usize) -> Self {
-        PagedBytes { bytes: vec![0; layers * pages * page_bytes], layers, pages, page_bytes }
+    fn new(layers: usize, pages: usize, page_bytes: usize) -> Result<Self, CpuError> {
+        Ok(PagedBytes { bytes: map_zeroed(pages, page_bytes, layers)?, layers, pages, page_bytes })
     }
 
     fn start(&self, layer: usize, page: PageId) -> usize {
@@ -91,13 +105,13 @@ pub struct Latents {
 }
 
 impl Latents {
-    fn new(format: KvFormat, layers: usize, pages: usize, slots_per_page: usize) -> Self {
+    fn new(format: KvFormat, layers: usize, pages: usize, slots_per_page: usize) -> Result<Self, CpuError> {
         let packed = PackedPage { entries: slots_per_page };
         let page_bytes = match format {
             KvFormat::F32 => slots_per_page * HEAD_DIM * 4,
             KvFormat::Fp8 => packed.bytes(),
         };
-        Latents { format, packed, pages: PagedBytes::new(layers, pages, page_bytes), slots_per_page }
+        Ok(Latents { format, packed, pages: PagedBytes::new(layers, pages, page_bytes)?, slots_per_page })
     }
 
     /// Stores a latent, rounded as the format demands.
@@ -135,10 +149,10 @@ pub struct IndexKeys {
 }
 
 impl IndexKeys {
-    fn new(format: IndexKeyFormat, layers: usize, pages: usize) -> Self {
-        let slots_per_page = TOKENS_PER_PAGE / 4;
-        let pages = PagedBytes::new(layers, pages, slots_per_page * key_bytes(format));
-        IndexKeys { format, pages, slots_per_page }
+    fn new(format: IndexKeyFormat, layers: usize, pages: usize) -> Result<Self, CpuError> {
+        let slots_per_page = slots_per_page(Pool::IndexKeys);
+        let pages = PagedBytes::new(layers, pages, slots_per_page * key_bytes(format))?;
+        Ok(IndexKeys { format, pages, slots_per_page })
     }
 
     pub fn write(&mut self, layer: usize, page: PageId, slot: usize, key: &[f32]) {
@@ -253,7 +267,7 @@ pub enum RowsOf {
 /// 136 x 2 x 512]`. A ring holds one compression window (two at ratio 4, which overlap) and 8 rows more, so that
 /// the last 8 positions can be taken back.
 pub struct CompressorRows {
-    data: Vec<f32>,
+    data: MmapMut,
     csa_layers: usize,
     page_floats: usize,
 }
@@ -265,25 +279,35 @@ impl CompressorRows {
     const INDEXER_FLOATS: usize = Self::CSA_RING * 2 * 2 * INDEX_DIM;
     const HCA_FLOATS: usize = Self::HCA_RING * 2 * HEAD_DIM;
 
-    fn new(csa_layers: usize, hca_layers: usize, pages: usize) -> Self {
+    fn new(csa_layers: usize, hca_layers: usize, pages: usize) -> Result<Self, CpuError> {
         let page_floats =
             csa_layers * (Self::CSA_FLOATS + Self::INDEXER_FLOATS) + hca_layers * Self::HCA_FLOATS;
-        CompressorRows { data: vec![0.0; pages * page_floats], csa_layers, page_floats }
+        Ok(CompressorRows {
+            data: map_zeroed(pages, page_floats, size_of::<f32>())?,
+            csa_layers,
+            page_floats,
+        })
     }
 
     /// The ring of one compressor: `[row][K or S][channel]`.
     pub fn ring(&mut self, of: RowsOf, page: PageId) -> &mut [f32] {
-        let per_csa = Self::CSA_FLOATS + Self::INDEXER_FLOATS;
+        let (per_csa, page_floats) = (Self::CSA_FLOATS + Self::INDEXER_FLOATS, self.page_floats);
         let (start, len) = match of {
             RowsOf::Csa(layer) => (layer * per_csa, Self::CSA_FLOATS),
             RowsOf::CsaIndexer(layer) => (layer * per_csa + Self::CSA_FLOATS, Self::INDEXER_FLOATS),
             RowsOf::Hca(layer) => (self.csa_layers * per_csa + layer * Self::HCA_FLOATS, Self::HCA_FLOATS),
         };
-        &mut self.data[page.0 as usize * self.page_floats + start..][..len]
+        &mut self.floats()[page.0 as usize * page_floats + start..][..len]
     }
 
     fn copy(&mut self, from: PageId, to: PageId) {
         let (from, to) = (from.0 as usize * self.page_floats, to.0 as usize * self.page_floats);
-        self.data.copy_within(from..from + self.page_floats, to);
+        let page_floats = self.page_floats;
+        self.floats().copy_within(from..from + page_floats, to);
+    }
+
+    fn floats(&mut self) -> &mut [f32] {
+        let whole = self.data.len() / size_of::<f32>() * size_of::<f32>();
+        bytemuck::cast_slice_mut(&mut self.data[..whole])
     }
 }

@@ -106,7 +106,7 @@ mod tests {
                         "{name} at {position}"
                     );
                 }
-                let width = x.len() / 7;
+                let width = x.len() / units.i32("rope.positions").len();
                 let mut head = x[i * width..(i + 1) * width].to_vec();
                 rotation.apply(&mut head);
                 for (ours, theirs) in head.iter().zip(&y[i * width..]) {

@@ -101,8 +101,7 @@ impl<'a> Step<'a> {
                 Some(Job { matrix, input, rows: Rows::First(count), output })
             })
             .collect();
-        matmul::run(self.isa, &jobs);
-        drop(jobs);
+        matmul::run(self.isa, jobs);
         outputs
     }
 

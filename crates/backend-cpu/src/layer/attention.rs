@@ -2,7 +2,6 @@
 
 use super::{LayerPlace, compressor, indexer};
 use crate::matmul::{self, Input, Job, Output, Rows};
-use crate::min_parallel_rows;
 use crate::norm::{inverse_rms, rms_norm, rms_norm_rows};
 use crate::simd::{Dots, Softmax, WeightedSum};
 use crate::step::{Step, Token};
@@ -13,6 +12,9 @@ use rayon::prelude::*;
 /// Tokens of a row whose latents enter the window ring before any of them attends. The ring keeps the last
 /// `TOKENS_PER_PAGE` positions, and the first token of a wave still needs the `WINDOW - 1` before it.
 const WAVE: usize = TOKENS_PER_PAGE - WINDOW;
+
+/// Tokens whose queries are held at a time: 16 MiB for 64 heads.
+const GROUP_TOKENS: usize = 128;
 
 /// Latents unpacked at a time: 64 KiB, in the second-level cache for all heads.
 const BLOCK_KEYS: usize = 32;
@@ -36,72 +38,89 @@ pub fn forward(step: &mut Step, place: LayerPlace, attn: &Attention, x: &[f32]) 
         step.buffers.give([k, s, weights, q]);
         selected
     });
-    let [mut q] = step.project(&qr, [&attn.wq_b]);
-    step.buffers.give([qr]);
-
-    let tokens = &step.tokens;
-    q.par_chunks_exact_mut(spec.heads * HEAD_DIM)
-        .zip(tokens)
-        .with_min_len(min_parallel_rows(spec.heads * HEAD_DIM))
-        .for_each(|(q, token)| {
-            for head in q.chunks_exact_mut(HEAD_DIM) {
-                let inverse = inverse_rms(isa, head, spec.rms_eps);
-                head.iter_mut().for_each(|x| *x *= inverse);
-                token.rotation(kind).apply(head);
-            }
-        });
-    for (latent, token) in latents.chunks_exact_mut(HEAD_DIM).zip(tokens) {
+    for (latent, token) in latents.chunks_exact_mut(HEAD_DIM).zip(&step.tokens) {
         rms_norm(isa, latent, &attn.kv_norm, spec.rms_eps);
         token.rotation(kind).apply(latent);
     }
-    let heads_out = attend_in_waves(step, place, attn, selected.as_deref(), &q, &latents);
-    step.buffers.give([q]);
-    step.buffers.give([latents]);
-    project_out(step, attn, heads_out)
+    let z = attend_in_waves(step, place, attn, selected.as_deref(), &qr, &latents);
+    let [y] = step.project(&z, [&attn.wo_b]);
+    step.buffers.give([qr, latents, z]);
+    y
 }
 
-/// Appends latents to the window and attends, `WAVE` tokens of each row at a time.
+/// Appends latents to the window and attends, `WAVE` tokens of each row at a time. Returns the low-rank outputs of
+/// all groups of heads, `[tokens, o_groups * o_lora]`.
 fn attend_in_waves(
     step: &mut Step,
     place: LayerPlace,
     attn: &Attention,
     selected: Option<&[Vec<u32>]>,
-    q: &[f32],
+    qr: &[f32],
     latents: &[f32],
 ) -> Vec<f32> {
-    let width = step.spec.heads * HEAD_DIM;
-    let mut out = step.buffers.take_zeroed(q.len());
+    let width = attn.wo_b.cols;
+    let mut z = step.buffers.take(step.tokens.len() * width);
     let longest = step.rows.iter().map(|row| row.tokens.len()).max().unwrap_or(0);
     for wave in (0..longest).step_by(WAVE) {
-        let in_wave = |token: &Token| {
-            let offset = token.position - step.rows[token.row].start;
-            (wave..wave + WAVE).contains(&offset)
-        };
-        for (token, latent) in step.tokens.iter().zip(latents.chunks_exact(HEAD_DIM)) {
-            if in_wave(token) {
-                let page = step.rows[token.row].pages.pages(Pool::Window)[0];
-                step.pools.window.write(place.index, page, token.position % TOKENS_PER_PAGE, latent);
+        let mut in_wave: Vec<u32> = Vec::new();
+        for (index, token) in step.tokens.iter().enumerate() {
+            let row = &step.rows[token.row];
+            if (wave..wave + WAVE).contains(&(token.position - row.start)) {
+                let (page, slot) = (row.pages.pages(Pool::Window)[0], token.position % TOKENS_PER_PAGE);
+                step.pools.window.write(place.index, page, slot, &latents[index * HEAD_DIM..][..HEAD_DIM]);
+                in_wave.push(index as u32);
             }
         }
-        let groups = head_groups(step.spec.heads, step.tokens.len());
-        let group_width = width / groups;
-        let step = &*step;
-        out.par_chunks_exact_mut(group_width).zip(q.par_chunks_exact(group_width)).enumerate().for_each(
-            |(task, (out, q))| {
-                let (index, group) = (task / groups, task % groups);
-                let token = &step.tokens[index];
-                if in_wave(token) {
-                    let keys = Keys::of(step, place, token, selected.map(|s| s[index].as_slice()));
-                    let sinks = &attn.sink[group * attn.sink.len() / groups..];
-                    attend(step, &keys, q, sinks, out);
-                    for head in out.chunks_exact_mut(HEAD_DIM) {
-                        token.rotation(place.spec.kind).undo(head);
-                    }
-                }
-            },
-        );
+        for tokens in in_wave.chunks(GROUP_TOKENS) {
+            let group = attend_group(step, place, attn, selected, qr, tokens);
+            for (&token, row) in tokens.iter().zip(group.chunks_exact(width)) {
+                z[token as usize * width..][..width].copy_from_slice(row);
+            }
+            step.buffers.give([group]);
+        }
     }
-    out
+    z
+}
+
+/// Queries, attention and the first output projection of some tokens of the step.
+fn attend_group(
+    step: &mut Step,
+    place: LayerPlace,
+    attn: &Attention,
+    selected: Option<&[Vec<u32>]>,
+    qr: &[f32],
+    tokens: &[u32],
+) -> Vec<f32> {
+    let (spec, isa, kind) = (step.spec, step.isa, place.spec.kind);
+    let width = spec.heads * HEAD_DIM;
+    let mut q = step.buffers.take(tokens.len() * width);
+    let input = step.input(&attn.wq_b, qr);
+    let output = Output::new(&mut q, width);
+    matmul::run(isa, vec![Job { matrix: &attn.wq_b, input: &input, rows: Rows::Picked(tokens), output }]);
+    drop(input);
+    let mut heads_out = step.buffers.take_zeroed(q.len());
+    let groups = head_groups(spec.heads, tokens.len());
+    let step_now = &*step;
+    heads_out
+        .par_chunks_exact_mut(width / groups)
+        .zip(q.par_chunks_exact_mut(width / groups))
+        .enumerate()
+        .for_each(|(task, (out, q))| {
+            let (index, group) = (tokens[task / groups] as usize, task % groups);
+            let token = &step_now.tokens[index];
+            for head in q.chunks_exact_mut(HEAD_DIM) {
+                let inverse = inverse_rms(isa, head, spec.rms_eps);
+                head.iter_mut().for_each(|x| *x *= inverse);
+                token.rotation(kind).apply(head);
+            }
+            let keys = Keys::of(step_now, place, token, selected.map(|s| s[index].as_slice()));
+            attend(step_now, &keys, q, &attn.sink[group * attn.sink.len() / groups..], out);
+            for head in out.chunks_exact_mut(HEAD_DIM) {
+                token.rotation(kind).undo(head);
+            }
+        });
+    step.buffers.give([q]);
+    project_groups(step, attn, heads_out)
 }
 
 /// Tasks per token: one when there are tokens enough for all threads, else as many as divide the heads evenly.
@@ -161,7 +180,7 @@ impl<'a> Keys<'a> {
             LayerKind::Hca => (Pool::Hca, &pools.hca),
             _ => (Pool::Csa, &pools.csa),
         };
-        let (page, slot) = compressor::place(table.pages(pool), entry, latents.slots_per_page);
+        let (page, slot) = compressor::entry_address(table.pages(pool), entry, latents.slots_per_page);
         latents.read(*isa, self.place.index_in_kind, page, slot, out);
     }
 }
@@ -197,11 +216,11 @@ fn attend(step: &Step, keys: &Keys, q: &[f32], sinks: &[f32], out: &mut [f32]) {
     });
 }
 
-/// The grouped output projection: each run of heads through its own `wo_a`, all of them through `wo_b`.
-fn project_out(step: &mut Step, attn: &Attention, heads_out: Vec<f32>) -> Vec<f32> {
-    let tokens = step.tokens.len();
+/// The grouped output projection: each run of heads through its own `wo_a`.
+fn project_groups(step: &mut Step, attn: &Attention, heads_out: Vec<f32>) -> Vec<f32> {
     let groups = attn.wo_a.len();
     let (cols, rank) = (attn.wo_a[0].cols, attn.wo_a[0].rows);
+    let tokens = heads_out.len() / (groups * cols);
     let mut z = step.buffers.take(tokens * groups * rank);
     // Not rounded in any mode: the publisher keeps this one matrix in BF16.
     let inputs: Vec<Input> = attn
@@ -212,18 +231,15 @@ fn project_out(step: &mut Step, attn: &Attention, heads_out: Vec<f32>) -> Vec<f3
             Input::new(matrix.format, &heads_out, groups * cols, group * cols..(group + 1) * cols)
         })
         .collect();
-    let jobs: Vec<Job> = attn
+    let jobs = attn
         .wo_a
         .iter()
         .zip(&inputs)
         .zip(Output::side_by_side(&mut z, groups, rank))
         .map(|((matrix, input), output)| Job { matrix, input, rows: Rows::First(tokens), output })
         .collect();
-    matmul::run(step.isa, &jobs);
-    drop(jobs);
+    matmul::run(step.isa, jobs);
     drop(inputs);
     step.buffers.give([heads_out]);
-    let [y] = step.project(&z, [&attn.wo_b]);
-    step.buffers.give([z]);
-    y
+    z
 }

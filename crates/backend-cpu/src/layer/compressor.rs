@@ -95,7 +95,7 @@ pub fn forward(step: &mut Step, at: LayerPlace, compressor: &Compressor, k: &[f3
         let entries = if pool == Pool::Hca { &mut step.pools.hca } else { &mut step.pools.csa };
         let pages = row.pages.pages(pool);
         advance.run(step.isa, ring, &step.rope.compressed, |index, entry| {
-            let (page, slot) = place(pages, index, entries.slots_per_page);
+            let (page, slot) = entry_address(pages, index, entries.slots_per_page);
             entries.write(layer, page, slot, entry);
             if let Some(capture) = &mut step.capture {
                 capture.append(at.index, "compressed", entry);
@@ -105,7 +105,7 @@ pub fn forward(step: &mut Step, at: LayerPlace, compressor: &Compressor, k: &[f3
 }
 
 /// Page and slot of an entry.
-pub fn place(pages: &[PageId], index: usize, slots_per_page: usize) -> (PageId, usize) {
+pub fn entry_address(pages: &[PageId], index: usize, slots_per_page: usize) -> (PageId, usize) {
     (pages[index / slots_per_page], index % slots_per_page)
 }
 

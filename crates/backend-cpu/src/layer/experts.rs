@@ -71,7 +71,8 @@ fn best(scores: &[f32], bias: &[f32], count: usize) -> Vec<u16> {
 
 fn weigh(spec: &Spec, scores: &[f32], mut ids: Vec<u16>) -> Vec<Choice> {
     ids.sort_unstable();
-    let sum: f32 = ids.iter().map(|&id| scores[usize::from(id)]).sum();
+    // Scores that all vanish (a router sure of other experts than the table's) weigh nothing, not NaN.
+    let sum = ids.iter().map(|&id| scores[usize::from(id)]).sum::<f32>() + 1e-20;
     ids.into_iter()
         .map(|expert| Choice {
             expert,
@@ -118,8 +119,7 @@ fn run_experts(step: &mut Step, groups: &[Group], x: &[f32]) -> Vec<f32> {
             jobs.push(Job { matrix, input, rows: Rows::Picked(tokens), output });
         }
     }
-    matmul::run(isa, &jobs);
-    drop(jobs);
+    matmul::run(isa, jobs);
     drop((routed, shared));
 
     let weights: Vec<f32> = groups.iter().flat_map(|group| &group.weights).copied().collect();
@@ -149,8 +149,7 @@ fn run_experts(step: &mut Step, groups: &[Group], x: &[f32]) -> Vec<f32> {
         let output = Output::new(split_off(&mut rest, tokens.len() * spec.hidden_size), spec.hidden_size);
         jobs.push(Job { matrix: &expert.w2, input, rows: Rows::First(tokens.len()), output });
     }
-    matmul::run(isa, &jobs);
-    drop(jobs);
+    matmul::run(isa, jobs);
     drop(inputs);
     step.buffers.give([inner]);
     products

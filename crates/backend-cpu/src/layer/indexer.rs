@@ -1,7 +1,7 @@
 //! The indexer of ratio-4 layers: which compressed entries a query attends to.
 
 use super::LayerPlace;
-use super::compressor::{Advance, place};
+use super::compressor::{Advance, entry_address};
 use crate::min_parallel_rows;
 use crate::pools::RowsOf;
 use crate::simd::Dots;
@@ -44,38 +44,59 @@ pub fn forward(step: &mut Step, place: LayerPlace, indexer: &Indexer, products: 
             }
         });
 
-    let mut scores: Vec<Vec<f32>> =
-        (0..tokens.len()).map(|t| vec![0.0; if scored[t] { visible(t) } else { 0 }]).collect();
-    let mut tasks: Vec<(usize, usize, &mut [f32])> = Vec::new();
-    for (token, scores) in scores.iter_mut().enumerate() {
-        for (block, scores) in scores.chunks_mut(TASK_KEYS).enumerate() {
-            tasks.push((token, block * TASK_KEYS, scores));
-        }
-    }
     let (q, weights) = (&*products.q, &*products.weights);
-    tasks.into_par_iter().for_each(|(token, first, out)| {
-        let task = ScoreTask {
-            layer: place.index_in_kind,
-            pages: step.pages(&tokens[token]).pages(Pool::IndexKeys),
-            q: &q[token * heads * INDEX_DIM..][..heads * INDEX_DIM],
-            weights: &weights[token * heads..][..heads],
-            first,
-        };
-        task.run(step, out);
-    });
-
-    let selected: Vec<Vec<u32>> = scores
-        .par_iter()
-        .enumerate()
-        .map(|(token, scores)| match scored[token] {
+    let mut selected = Vec::with_capacity(tokens.len());
+    let mut captured = Vec::new();
+    for group in groups_of_scores(tokens.len(), |token| if scored[token] { visible(token) } else { 0 }) {
+        let mut scores: Vec<Vec<f32>> =
+            group.clone().map(|token| vec![0.0; if scored[token] { visible(token) } else { 0 }]).collect();
+        let mut tasks: Vec<(usize, usize, &mut [f32])> = Vec::new();
+        for (token, scores) in group.clone().zip(&mut scores) {
+            for (block, scores) in scores.chunks_mut(TASK_KEYS).enumerate() {
+                tasks.push((token, block * TASK_KEYS, scores));
+            }
+        }
+        tasks.into_par_iter().for_each(|(token, first, out)| {
+            let task = ScoreTask {
+                layer: place.index_in_kind,
+                pages: step.pages(&tokens[token]).pages(Pool::IndexKeys),
+                q: &q[token * heads * INDEX_DIM..][..heads * INDEX_DIM],
+                weights: &weights[token * heads..][..heads],
+                first,
+            };
+            task.run(step, out);
+        });
+        let choose = |(token, scores): (usize, &Vec<f32>)| match scored[token] {
             true => largest(scores, spec.index_topk),
             false => (0..visible(token) as u32).collect(),
-        })
-        .collect();
+        };
+        selected.par_extend(group.into_par_iter().zip(&scores).map(choose));
+        if capturing {
+            captured.append(&mut scores);
+        }
+    }
     if capturing {
-        capture(step, place.index, &scores, &selected);
+        capture(step, place.index, &captured, &selected);
     }
     selected
+}
+
+/// Scores held at a time: 64 MiB, however long the contexts are.
+const GROUP_SCORES: usize = 1 << 24;
+
+/// Consecutive tokens whose scores fit together; at least one token each.
+fn groups_of_scores(tokens: usize, scores_of: impl Fn(usize) -> usize) -> Vec<std::ops::Range<usize>> {
+    let mut groups = Vec::new();
+    let (mut start, mut held) = (0, 0);
+    for token in 0..tokens {
+        if token > start && held + scores_of(token) > GROUP_SCORES {
+            groups.push(start..token);
+            (start, held) = (token, 0);
+        }
+        held += scores_of(token);
+    }
+    groups.push(start..tokens);
+    groups
 }
 
 /// Keys that one task scores, and that are unpacked at a time.
@@ -101,7 +122,7 @@ impl ScoreTask<'_> {
             let keys = &mut keys[..out.len() * INDEX_DIM];
             for (i, key) in keys.chunks_exact_mut(INDEX_DIM).enumerate() {
                 let index = self.first + block * BLOCK_KEYS + i;
-                let (page, slot) = place(self.pages, index, keys_pool.slots_per_page);
+                let (page, slot) = entry_address(self.pages, index, keys_pool.slots_per_page);
                 keys_pool.read(self.layer, page, slot, key);
             }
             step.isa.run(Dots {
@@ -112,10 +133,15 @@ impl ScoreTask<'_> {
                 out_stride: BLOCK_KEYS,
             });
             for (j, out) in out.iter_mut().enumerate() {
-                *out = (0..heads).map(|h| self.weights[h] * dots[h * BLOCK_KEYS + j].max(0.0)).sum();
+                *out = (0..heads).map(|h| self.weights[h] * rectified(dots[h * BLOCK_KEYS + j])).sum();
             }
         }
     }
+}
+
+/// `max(0, x)` that keeps NaN.
+fn rectified(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
 }
 
 fn append_keys(step: &mut Step, layer: usize, indexer: &Indexer, k: &[f32], s: &[f32]) {
@@ -137,7 +163,7 @@ fn append_keys(step: &mut Step, layer: usize, indexer: &Indexer, k: &[f32], s: &
         let keys = &mut step.pools.index_keys;
         let pages = row.pages.pages(Pool::IndexKeys);
         advance.run(step.isa, ring, &step.rope.compressed, |index, key| {
-            let (page, slot) = place(pages, index, keys.slots_per_page);
+            let (page, slot) = entry_address(pages, index, keys.slots_per_page);
             keys.write(layer, page, slot, key);
         });
     }
@@ -168,7 +194,15 @@ fn capture(step: &mut Step, layer: usize, scores: &[Vec<f32>], selected: &[Vec<u
 
 #[cfg(test)]
 mod tests {
-    use super::largest;
+    use super::{GROUP_SCORES, groups_of_scores, largest};
+
+    #[test]
+    fn groups_cover_all_tokens_and_stay_within_the_bound() {
+        let group = |sizes: &[usize]| groups_of_scores(sizes.len(), |token| sizes[token]);
+        assert_eq!(group(&[1, 2, 3]), [0..3]);
+        assert_eq!(group(&[GROUP_SCORES, 1, GROUP_SCORES - 1, 2]), [0..1, 1..3, 3..4]);
+        assert_eq!(group(&[2 * GROUP_SCORES, 2 * GROUP_SCORES]), [0..1, 1..2]);
+    }
 
     #[test]
     fn the_largest_scores_win_and_ties_go_to_the_lower_index() {

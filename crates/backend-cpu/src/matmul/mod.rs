@@ -155,7 +155,8 @@ impl<'a> Output<'a> {
 }
 
 // SAFETY: an `Output` stands for a `&mut [f32]` whose cells it owns exclusively (`side_by_side` deals them out
-// disjointly), and `Block::store` writes each cell from one task only: tasks own disjoint rows of the matrix.
+// disjointly); `run` consumes it, and `Block::store` writes each cell from one task only: tasks own disjoint rows of
+// the matrix.
 #[allow(unsafe_code)]
 unsafe impl Sync for Output<'_> {}
 
@@ -218,11 +219,12 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Runs all jobs; their outputs are disjoint by borrow. Panics when shapes do not fit: they are fixed by the `Spec`.
-pub fn run(isa: Isa, jobs: &[Job]) {
+/// Runs all jobs; their outputs are disjoint by borrow, and taking the jobs makes sure that each runs once. Panics
+/// when shapes do not fit: they are fixed by the `Spec`.
+pub fn run(isa: Isa, jobs: Vec<Job>) {
     let mut tasks: Vec<Block> = Vec::new();
     let mut macs = 0;
-    for job in jobs {
+    for job in &jobs {
         let matrix = job.matrix;
         assert!(job.input.serves(matrix), "input prepared for another format or width");
         assert_eq!(job.output.width, matrix.rows, "output width");

@@ -54,13 +54,21 @@ fn dot_tile<L: Lanes, const A: usize, const B: usize>(
     out: &mut [f32],
     out_stride: usize,
 ) {
-    let a: [&[f32]; A] = std::array::from_fn(|i| &a[i * width..(i + 1) * width]);
-    let b: [&[f32]; B] = std::array::from_fn(|j| &b[j * width..(j + 1) * width]);
+    let (mut a_rows, mut b_rows) = ([&[] as &[f32]; A], [&[] as &[f32]; B]);
+    for i in 0..A {
+        a_rows[i] = &a[i * width..(i + 1) * width];
+    }
+    for j in 0..B {
+        b_rows[j] = &b[j * width..(j + 1) * width];
+    }
     let mut acc = [[L::splat(0.0); B]; A];
     for at in (0..width).step_by(WIDTH) {
-        let b: [L; B] = std::array::from_fn(|j| L::load(b[j], at));
+        let mut b = [L::splat(0.0); B];
+        for j in 0..B {
+            b[j] = L::load(b_rows[j], at);
+        }
         for i in 0..A {
-            let a = L::load(a[i], at);
+            let a = L::load(a_rows[i], at);
             for j in 0..B {
                 acc[i][j] = a.mul_add(b[j], acc[i][j]);
             }
@@ -111,13 +119,17 @@ impl WeightedSum<'_> {
     #[inline(always)]
     fn heads_tile<L: Lanes, const HEADS: usize>(&mut self, head: usize) {
         let keys = self.values.len() / self.width;
-        let weights: [&[f32]; HEADS] =
-            std::array::from_fn(|h| &self.weights[(head + h) * self.weights_stride..][..keys]);
+        let mut weights = [&[] as &[f32]; HEADS];
+        for h in 0..HEADS {
+            weights[h] = &self.weights[(head + h) * self.weights_stride..][..keys];
+        }
         for at in (0..self.width).step_by(2 * WIDTH) {
             let width = self.width;
             let place = |h: usize| (head + h) * width + at;
-            let mut acc: [[L; 2]; HEADS] =
-                std::array::from_fn(|h| [L::load(self.out, place(h)), L::load(self.out, place(h) + WIDTH)]);
+            let mut acc = [[L::splat(0.0); 2]; HEADS];
+            for h in 0..HEADS {
+                acc[h] = [L::load(self.out, place(h)), L::load(self.out, place(h) + WIDTH)];
+            }
             for key in 0..keys {
                 let value = key * self.width + at;
                 let value = [L::load(self.values, value), L::load(self.values, value + WIDTH)];

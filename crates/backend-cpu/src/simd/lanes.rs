@@ -4,7 +4,8 @@
 pub const WIDTH: usize = 8;
 
 /// Arithmetic on 8 lanes. `mul_add` is fused on AVX2 and two roundings in plain Rust; everything else agrees to
-/// the bit.
+/// the bit. `min` and `max` give their argument when either is NaN: `limit.min(x)` keeps a NaN `x`, so that trouble
+/// stays visible instead of becoming a plausible number.
 pub trait Lanes: Copy {
     fn splat(value: f32) -> Self;
     /// `from[at .. at + 8]`
@@ -48,7 +49,7 @@ pub trait Lanes: Copy {
         const LN_2_LOW: f32 = -2.121_944_4e-4;
         // Taylor's series of e^r is good to 1e-8 on |r| <= ln(2)/2 with these terms.
         const TERMS: [f32; 6] = [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0];
-        let x = self.min(Self::splat(88.0)).max(Self::splat(-87.3));
+        let x = Self::splat(-87.3).max(Self::splat(88.0).min(self));
         let n = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
         let r = n.mul_add(Self::splat(-LN_2_HIGH), x);
         let r = n.mul_add(Self::splat(-LN_2_LOW), r);

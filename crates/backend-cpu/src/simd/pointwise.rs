@@ -42,8 +42,8 @@ impl Kernel for GatedActivation<'_> {
             let (mut gate, mut up, mut out) = ([0.0; WIDTH], [0.0; WIDTH], [0.0; WIDTH]);
             gate[..count].copy_from_slice(&self.gate[at..at + count]);
             up[..count].copy_from_slice(&self.up[at..at + count]);
-            let gate = L::load(&gate, 0).min(L::splat(limit));
-            let up = L::load(&up, 0).min(L::splat(limit)).max(L::splat(-limit));
+            let gate = L::splat(limit).min(L::load(&gate, 0));
+            let up = L::splat(-limit).max(L::splat(limit).min(L::load(&up, 0)));
             let one = L::splat(1.0);
             let sigmoid = one.div(one.add(L::splat(0.0).sub(gate).exp()));
             gate.mul(sigmoid).mul(up).mul(L::splat(self.weight)).store(&mut out, 0);
@@ -133,6 +133,54 @@ impl Kernel for Combine<'_> {
         }
         for at in whole..width {
             self.out[at] = self.weights.iter().enumerate().map(|(i, w)| w * self.rows[i * width + at]).sum();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+    use crate::simd::Softmax;
+
+    #[test]
+    fn nan_stays_nan() {
+        for isa in [Isa::detect(), Isa::Scalar] {
+            let mut out = [0.0; 9];
+            let gate = [1.0, f32::NAN, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, f32::NAN];
+            let up = [1.0, 1.0, f32::NAN, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+            isa.run(GatedActivation { gate: &gate, up: &up, limit: Some(10.0), weight: 1.0, out: &mut out });
+            let bad: Vec<bool> = out.iter().map(|x| x.is_nan()).collect();
+            assert_eq!(bad, [false, true, true, false, false, false, false, false, true], "{isa}");
+
+            let mut scores = [0.5; 11];
+            scores[3] = f32::NAN;
+            isa.run(Softmax { scores: &mut scores, scale: 1.0, sink: 0.0 });
+            assert!(scores.iter().all(|x| x.is_nan()), "{isa}");
+
+            let (good, mut poisoned) = ([1.0; 8], [1.0; 8]);
+            poisoned[5] = f32::NAN;
+            for rows in [[(&poisoned, &good), (&good, &good)], [(&good, &good), (&good, &poisoned)]] {
+                let rows = rows.map(|(k, s)| (k.as_slice(), s.as_slice()));
+                let mut out = [0.0; 8];
+                isa.run(PoolRows { rows: &rows, out: &mut out });
+                assert!(out[5].is_nan() && !out[4].is_nan(), "{isa}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_exponential_is_good_to_two_units_in_the_last_place() {
+        for isa in [Isa::detect(), Isa::Scalar] {
+            for i in 0..=8700_i32 {
+                // Two scores: their weights are e^x and 1 over the same sum.
+                let x = i as f32 * -0.01;
+                let mut scores = [x, 0.0];
+                isa.run(Softmax { scores: &mut scores, scale: 1.0, sink: f32::NEG_INFINITY });
+                let expected = f64::from(x).exp();
+                let actual = f64::from(scores[0]) / f64::from(scores[1]);
+                assert!((actual / expected - 1.0).abs() < 6e-7, "{isa}: e^{x} is {actual}, not {expected}");
+            }
         }
     }
 }

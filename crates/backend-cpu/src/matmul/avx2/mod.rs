@@ -241,7 +241,10 @@ fn tile<const INPUTS: usize>(
     sums: &mut [f32],
 ) -> usize {
     let sums = &mut sums[..INPUTS * TILE_ROWS * 8];
-    let inputs: [*const f32; INPUTS] = std::array::from_fn(|m| block.input(first + m, col)[..cols].as_ptr());
+    let mut inputs = [std::ptr::null(); INPUTS];
+    for m in 0..INPUTS {
+        inputs[m] = block.input(first + m, col)[..cols].as_ptr();
+    }
     // SAFETY: every pointer comes from a slice that was cut to the length walked here.
     unsafe {
         let mut acc = [[_mm256_setzero_ps(); TILE_ROWS]; INPUTS];
