@@ -45,27 +45,10 @@ const RANKS: [usize; 4] = [1, 2, 4, 8];
 #[derive(Serialize)]
 struct Report<'a> {
     model: String,
-    shape: Shape,
+    shape: &'a Spec,
     summary: &'a Summary,
     cache: Cache,
     placement: Vec<Placement>,
-}
-
-#[derive(Serialize)]
-struct Shape {
-    vocab_size: usize,
-    hidden_size: usize,
-    heads: usize,
-    experts: usize,
-    experts_per_token: usize,
-    max_positions: usize,
-    layers: Vec<Layer>,
-}
-
-#[derive(Serialize)]
-struct Layer {
-    kind: &'static str,
-    routing: &'static str,
 }
 
 #[derive(Serialize)]
@@ -103,7 +86,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let model = source.open()?;
     let report = Report {
         model: source.label(),
-        shape: shape(&model.spec),
+        shape: &model.spec,
         summary: &model.summary,
         cache: cache(&model.spec, arguments.cache),
         placement: placement(&model, cache_formats(arguments.cache)),
@@ -114,29 +97,6 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         write_text(&report, out)?;
     }
     Ok(())
-}
-
-fn shape(spec: &Spec) -> Shape {
-    let layers = spec.layers.iter().map(|layer| Layer {
-        kind: match layer.kind {
-            LayerKind::Window => "window",
-            LayerKind::Csa => "CSA",
-            LayerKind::Hca => "HCA",
-        },
-        routing: match layer.routing {
-            RoutingKind::Hash => "hash",
-            RoutingKind::Learned => "learned",
-        },
-    });
-    Shape {
-        vocab_size: spec.vocab_size,
-        hidden_size: spec.hidden_size,
-        heads: spec.heads,
-        experts: spec.experts,
-        experts_per_token: spec.experts_per_token,
-        max_positions: spec.max_positions,
-        layers: layers.collect(),
-    }
 }
 
 fn cache_formats(flags: CacheFlags) -> CacheFormats {
@@ -229,20 +189,35 @@ fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 fn write_layers(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nLayers")?;
     let mut table = Table::new(&["layer", "kind", "routing", "bytes", "experts"]);
-    for (index, (layer, sizes)) in report.shape.layers.iter().zip(&report.summary.layers).enumerate() {
-        let (all, experts) = (bytes(sizes.bytes), bytes(sizes.expert_bytes));
-        table.row([index.to_string(), layer.kind.into(), layer.routing.into(), all, experts]);
+    for (index, layer) in report.summary.layers.iter().enumerate() {
+        let kind = match layer.kind {
+            LayerKind::Window => "window",
+            LayerKind::Csa => "CSA",
+            LayerKind::Hca => "HCA",
+        };
+        let routing = match layer.routing {
+            RoutingKind::Hash => "hash",
+            RoutingKind::Learned => "learned",
+        };
+        let (all, experts) = (bytes(layer.bytes), bytes(layer.expert_bytes));
+        table.row([index.to_string(), kind.into(), routing.into(), all, experts]);
     }
     table.write(out)
 }
 
 fn write_formats(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "\nStored as")?;
-    let mut table = Table::new(&["dtype", "tensors", "bytes"]);
+    writeln!(out, "\nTensors as stored")?;
+    let mut tensors = Table::new(&["dtype", "tensors", "bytes"]);
     for (name, amount) in &summary.dtypes {
-        table.row([name.clone(), count(amount.count as u64), bytes(amount.bytes)]);
+        tensors.row([name.clone(), count(amount.count as u64), bytes(amount.bytes)]);
     }
-    table.write(out)
+    tensors.write(out)?;
+    writeln!(out, "\nMatrices as computed with, without their scales")?;
+    let mut matrices = Table::new(&["format", "matrices", "bytes"]);
+    for (name, amount) in &summary.formats {
+        matrices.row([name.to_string(), count(amount.count as u64), bytes(amount.bytes)]);
+    }
+    matrices.write(out)
 }
 
 fn write_cache(cache: &Cache, max_positions: usize, out: &mut dyn Write) -> io::Result<()> {
@@ -303,9 +278,17 @@ mod tests {
     #[test]
     fn the_built_in_model_is_described() {
         let text = print(&[]);
-        for part in
-            ["dsv4-mini (built in)", "7 layers", "922 tensors", "F8_E4M3", "CSA", "HCA", "window", "TP8"]
-        {
+        for part in [
+            "dsv4-mini (built in)",
+            "7 layers",
+            "922 tensors",
+            "F8_E4M3",
+            "CSA",
+            "HCA",
+            "window",
+            "fp4",
+            "TP8",
+        ] {
             assert!(text.contains(part), "{part} is missing in:\n{text}");
         }
     }
@@ -314,6 +297,8 @@ mod tests {
     fn json_says_the_same_in_numbers() {
         let value: serde_json::Value = serde_json::from_str(&print(&["--json", "--kv", "f32"])).unwrap();
         assert_eq!(value["shape"]["layers"].as_array().unwrap().len(), 7);
+        assert_eq!(value["shape"]["layers"][2]["kind"], value["summary"]["layers"][2]["kind"]);
+        assert_eq!(value["shape"]["index_topk"], 128);
         assert_eq!(value["summary"]["tensors"], 922);
         // 3 CSA layers with 2048 + 132 bytes per 4 tokens, 2 HCA layers with 2048 per 128.
         let per_token = value["cache"]["bytes_per_token"].as_f64().unwrap();
