@@ -3,6 +3,7 @@
 
 use crate::sampling::SamplingFlags;
 use crate::{chat, doctor, inspect, run, score};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
 use std::num::NonZeroUsize;
@@ -57,9 +58,9 @@ pub struct ComputeFlags {
     #[arg(long, value_name = "none|e4m3", default_value_t = Numerics::default().act)]
     pub act: Activations,
 
-    /// Worker threads [default: one per core]; results do not depend on it
-    #[arg(long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
+    /// Worker threads, 1 to 1024 [default: one per core]; results do not depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
 
     /// What computes
     #[arg(long, value_enum, default_value_t = BackendChoice::Cpu)]
@@ -82,6 +83,10 @@ pub struct AnswerFlags {
     /// Tokens that prompt and answer may have together [default: the model's context, at most 65,536]
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<NonZeroUsize>,
+
+    /// End the answer before TEXT; may be repeated. Thinking and tool calls are not searched
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub stop: Vec<String>,
 
     #[command(flatten)]
     pub sampling: SamplingFlags,

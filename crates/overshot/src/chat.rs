@@ -3,11 +3,12 @@
 
 use crate::args::AnswerFlags;
 use crate::display::{AnswerWriter, Look, speed_line};
-use crate::failure::bad_input;
+use crate::failure::BadInput;
+use crate::input::{read_line, text};
 use crate::interrupt::StopRequest;
-use crate::session::{Ending, Session};
+use crate::session::{Ending, Session, StepFailed};
 use clap::Args;
-use overshot_chat::{Effort, Message, RenderOptions};
+use overshot_chat::{ChatError, Effort, Message, RenderOptions};
 use overshot_engine::Refused;
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -102,12 +103,15 @@ impl Conversation {
                 write!(out, "> ")?;
                 out.flush()?;
             }
-            let mut line = String::new();
-            let bytes = input
-                .read_line(&mut line)
-                .map_err(|error| bad_input(format!("the message cannot be read: {error}")))?;
+            let Some(line) = read_line(&mut input, "the message")? else { return Ok(()) };
+            let line = match text(line, "the message") {
+                Ok(line) => line,
+                Err(sentence) => {
+                    writeln!(out, "{sentence}")?;
+                    continue;
+                }
+            };
             match Line::parse(&line) {
-                _ if bytes == 0 => return Ok(()),
                 Line::Quit => return Ok(()),
                 Line::Nothing => {}
                 Line::Help => writeln!(out, "{COMMANDS}")?,
@@ -132,9 +136,12 @@ impl Conversation {
         drop(answering);
         let answer = match outcome {
             Ok(answer) => answer,
-            Err(error) if error.is::<Refused>() => {
+            Err(error) if is_of_this_turn(&error) => {
                 self.messages.pop();
-                writeln!(out, "{error}; /new starts afresh")?;
+                if writer.is_within_line() {
+                    writer.finish(out)?;
+                }
+                writeln!(out, "{error:#} (the message is taken back)")?;
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -149,6 +156,11 @@ impl Conversation {
         self.messages.push(answer.message.to_message());
         Ok(())
     }
+}
+
+/// Whether the conversation can go on: what failed is this message or its answer, not the program.
+fn is_of_this_turn(error: &anyhow::Error) -> bool {
+    error.is::<BadInput>() || error.is::<Refused>() || error.is::<ChatError>() || error.is::<StepFailed>()
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use overshot_backend::Backend;
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_kv::PoolCapacity;
 use overshot_model::Model;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// Starts the backend that the flags ask for, with a cache of that capacity.
@@ -20,7 +19,7 @@ pub fn start_backend(
             let options = CpuOptions {
                 numerics: flags.numerics(),
                 capacity,
-                threads: flags.threads.map(NonZeroUsize::get),
+                threads: flags.threads.map(usize::from),
                 isa: Isa::detect(),
             };
             Ok(Box::new(CpuBackend::new(model, options).context("the CPU backend cannot start")?))

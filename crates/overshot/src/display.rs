@@ -13,9 +13,12 @@ const BAR_FROM_TOKENS: usize = 256;
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Something is happening, its length unknown. Shown only on a terminal.
+/// Something is happening, its length unknown: says what, and for how long already. Shown only on a terminal.
 pub fn spinner(what: &str) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
+        spinner.set_style(style);
+    }
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }
@@ -124,6 +127,11 @@ impl AnswerWriter {
             }
         }
         out.flush()
+    }
+
+    /// Whether a line is begun and not ended.
+    pub fn is_within_line(&self) -> bool {
+        self.part.is_some()
     }
 
     /// Ends the line of whatever was written last.

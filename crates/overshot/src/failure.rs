@@ -45,7 +45,12 @@ fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
         || cause.is::<ModelError>()
         || cause.is::<ChatError>()
         || cause.is::<Refused>()
-        || cause.is::<SamplingError>()
+        || cause.downcast_ref().is_some_and(is_bad_sampling)
+}
+
+/// A parameter out of its range; broken logits are nobody's input.
+fn is_bad_sampling(error: &SamplingError) -> bool {
+    !matches!(error, SamplingError::BadLogit { .. } | SamplingError::NoFiniteLogit { .. })
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
@@ -65,5 +70,7 @@ mod tests {
         assert_eq!(code(&anyhow::anyhow!("machine on fire")), FAILED);
         let value = SamplingError::TooMany { parameter: "top_logprobs", value: 200, most: 128 };
         assert_eq!(code(&anyhow::Error::new(value)), BAD_INPUT);
+        let broken = SamplingError::BadLogit { token: 1, value: f32::NAN };
+        assert_eq!(code(&anyhow::Error::new(broken)), FAILED);
     }
 }

@@ -1,6 +1,7 @@
 //! `overshot`, the command line. Each command is a file with its flags beside what they do; this one only starts
 //! them and turns their end into an exit code: 0 well, 2 the input must change, 1 anything else.
 
+mod answer;
 mod args;
 mod chat;
 mod compute;
@@ -8,6 +9,7 @@ mod display;
 mod doctor;
 mod embedded;
 mod failure;
+mod input;
 mod inspect;
 mod interrupt;
 mod logits_file;

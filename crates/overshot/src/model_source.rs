@@ -1,12 +1,19 @@
 //! Where a model comes from: the binary itself, or a path. One answer for weights, tokenizer, prompt texts and
 //! sampling defaults, so that no command mixes two sources.
 
+use crate::display::spinner;
 use crate::embedded::{EmbeddedModel, embedded_model};
 use crate::failure::bad_input;
+use crate::input::check_model_file;
 use crate::sampling::GenerationDefaults;
-use overshot_chat::{PromptTexts, Tokenizer};
-use overshot_model::{Bytes, Model};
+use overshot_chat::{PromptTexts, Special, Tokenizer};
+use overshot_model::{Bytes, Model, Spec};
 use std::path::{Path, PathBuf};
+
+/// Several times what the published files have (6 MB, 60 kB, 200 B).
+const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+const PROMPTS_BYTES_MAX: u64 = 16 << 20;
+const GENERATION_CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Clone)]
 pub enum ModelSource {
@@ -35,30 +42,37 @@ impl ModelSource {
         }
     }
 
+    /// Opens the model, with a spinner on a terminal.
     pub fn open(&self) -> anyhow::Result<Model> {
-        Ok(match self {
-            ModelSource::BuiltIn(model) => {
-                Model::from_parts(model.config, Bytes::from_static(model.weights))?
-            }
-            ModelSource::Path(path) => Model::open(path)?,
-        })
+        let waiting = spinner(&format!("opening {}", self.label()));
+        let model = match self {
+            ModelSource::BuiltIn(model) => Model::from_parts(model.config, Bytes::from_static(model.weights)),
+            ModelSource::Path(path) => Model::open(path),
+        };
+        waiting.finish_and_clear();
+        Ok(model?)
     }
 
     /// The tokenizer of an opened model.
+    ///
+    /// # Errors
+    /// A tokenizer that is missing, broken, or belongs to another model.
     pub fn tokenizer(&self, model: &Model) -> anyhow::Result<Tokenizer> {
         let tokenizer = match self {
             ModelSource::BuiltIn(built_in) => {
                 Tokenizer::from_bytes(built_in.tokenizer.as_bytes(), "tokenizer.json")?
             }
-            ModelSource::Path(_) => Tokenizer::from_file(&folder(model).join("tokenizer.json"))?,
+            ModelSource::Path(_) => {
+                let path = folder(model).join("tokenizer.json");
+                check_model_file(&path, TOKENIZER_BYTES_MAX)?;
+                Tokenizer::from_file(&path)?
+            }
         };
-        let (tokens, vocab_size) = (tokenizer.vocabulary_size(), model.spec.vocab_size);
-        if tokens > vocab_size {
-            let sentence = format!(
-                "the tokenizer of {} has {tokens} tokens where the model has {vocab_size}: it belongs to another model",
-                self.label()
-            );
-            return Err(bad_input(sentence));
+        if let Some(difference) = difference(&tokenizer, &model.spec) {
+            let label = self.label();
+            return Err(bad_input(format!(
+                "the tokenizer of {label} belongs to another model: {difference}"
+            )));
         }
         Ok(tokenizer)
     }
@@ -69,7 +83,12 @@ impl ModelSource {
             ModelSource::BuiltIn(built_in) => {
                 PromptTexts::from_json(built_in.prompts, "encoding/prompts.json")?
             }
-            ModelSource::Path(_) => PromptTexts::from_model_folder(folder(model))?,
+            ModelSource::Path(_) => {
+                for file in ["encoding/prompts.json", "encoding/encoding_dsv4.py"] {
+                    check_model_file(&folder(model).join(file), PROMPTS_BYTES_MAX)?;
+                }
+                PromptTexts::from_model_folder(folder(model))?
+            }
         })
     }
 
@@ -79,12 +98,34 @@ impl ModelSource {
             return GenerationDefaults::parse(built_in.generation_config, "generation_config.json");
         }
         let path = folder(model).join("generation_config.json");
+        check_model_file(&path, GENERATION_CONFIG_BYTES_MAX)?;
         match std::fs::read_to_string(&path) {
             Ok(text) => GenerationDefaults::parse(&text, &path.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(GenerationDefaults::default()),
             Err(error) => Err(bad_input(format!("cannot read {}: {error}", path.display()))),
         }
     }
+}
+
+/// What a tokenizer and a model cannot disagree on; `None` when they fit.
+fn difference(tokenizer: &Tokenizer, spec: &Spec) -> Option<String> {
+    let (tokens, most) = (tokenizer.vocabulary_size(), spec.vocab_size);
+    if tokens > most {
+        return Some(format!("it has {tokens} tokens where the model has {most}"));
+    }
+    for (special, name, expected) in [
+        (Special::BeginOfSentence, "bos_token_id", spec.bos_token),
+        (Special::EndOfSentence, "eos_token_id", spec.eos_token),
+    ] {
+        match tokenizer.special_id(special) {
+            Some(id) if id == expected => {}
+            found => {
+                let (token, id) = (special.text(), found.map_or("missing".to_owned(), |id| id.to_string()));
+                return Some(format!("the id of {token} is {id} where the model's {name} is {expected}"));
+            }
+        }
+    }
+    None
 }
 
 fn folder(model: &Model) -> &Path {

@@ -3,14 +3,13 @@
 
 use crate::args::AnswerFlags;
 use crate::display::{AnswerWriter, Look, speed_line};
-use crate::failure::bad_input;
+use crate::input::read_text;
 use crate::interrupt::StopRequest;
 use crate::session::{Answer, Ending, Session, Timing};
-use anyhow::Context;
 use clap::Args;
 use overshot_chat::{Delta, Effort, Message, RenderOptions};
 use serde_json::json;
-use std::io::{Read, Write};
+use std::io::Write;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,10 +68,7 @@ fn prompt(given: &str) -> anyhow::Result<String> {
     if given != "-" {
         return Ok(given.to_owned());
     }
-    let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from the input")?;
-    String::from_utf8(bytes)
-        .map_err(|error| bad_input(format!("the prompt on the input is not UTF-8: {error}")))
+    read_text(std::io::stdin(), "the prompt on the input")
 }
 
 fn answer(

@@ -3,15 +3,18 @@
 
 use crate::args::ComputeFlags;
 use crate::compute::start_backend;
+use crate::display::PrefillBar;
 use crate::failure::bad_input;
+use crate::input::read_text;
 use crate::logits_file::LogitsFile;
 use crate::model_source::ModelSource;
 use anyhow::{Context, bail};
 use clap::Args;
-use overshot_backend::{Backend, Row, StepPlan, Wanted};
+use overshot_backend::{Backend, Row, StepPlan, Wanted, argmax, log_sum_exp};
 use overshot_kv::{Kv, PoolCapacity, SetId};
 use overshot_model::Spec;
 use serde::Serialize;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,9 +41,9 @@ pub struct Arguments {
     #[arg(long, value_name = "OUT.safetensors")]
     out: Option<PathBuf>,
 
-    /// Tokens that one step computes; results do not depend on it
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = positive)]
-    chunk: usize,
+    /// Tokens that one step computes, 1 to 1024; results do not depend on it
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    chunk: u16,
 
     /// Continue with the K likeliest tokens, one after the other
     #[arg(long, value_name = "K", default_value_t = 0)]
@@ -52,14 +55,6 @@ pub struct Arguments {
 
     #[command(flatten)]
     pub compute: ComputeFlags,
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("0 is too small: use at least 1".into()),
-        Ok(number) => Ok(number),
-        Err(_) => Err(format!("`{text}` is not a whole number")),
-    }
 }
 
 #[derive(Serialize)]
@@ -80,25 +75,26 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let source = ModelSource::from_flag(arguments.compute.model.as_deref())?;
     let model = Arc::new(source.open()?);
     let ids = read_ids(&arguments.ids, &model.spec)?;
-    let last_position = ids.len().saturating_add(arguments.greedy);
-    if last_position > model.spec.max_positions {
+    // The last greedy token is chosen and not fed.
+    let positions = ids.len().saturating_add(arguments.greedy.saturating_sub(1));
+    if positions > model.spec.max_positions {
         let most = model.spec.max_positions;
         return Err(bad_input(format!(
-            "{last_position} positions are asked for: the model's context holds {most}"
+            "{positions} positions are asked for: the model's context holds {most}"
         )));
     }
     let vocab = model.spec.vocab_size;
-    let capacity = PoolCapacity::for_sets(1, last_position);
-    let mut sequence = Sequence::start(start_backend(&arguments.compute, model, capacity)?)?;
+    let capacity = PoolCapacity::for_sets(1, positions);
+    let mut feeder = Feeder::start(start_backend(&arguments.compute, model, capacity)?)?;
     let mut file = match &arguments.out {
         Some(path) => Some(LogitsFile::create(path, ids.len(), arguments.greedy, vocab)?),
         None => None,
     };
 
     let started = Instant::now();
-    let (nll, last_logits) = score(&mut sequence, &ids, arguments.chunk, file.as_mut())?;
+    let (nll, last_logits) = score(&mut feeder, &ids, usize::from(arguments.chunk), file.as_mut())?;
     let seconds = started.elapsed().as_secs_f64();
-    let greedy_tokens = continue_greedily(&mut sequence, last_logits, arguments.greedy, file.as_mut())?;
+    let greedy_tokens = continue_greedily(&mut feeder, last_logits, arguments.greedy, file.as_mut())?;
     if let Some(file) = file {
         file.finish(&greedy_tokens)?;
     }
@@ -135,8 +131,8 @@ fn print(report: &Report, json: bool, out: &mut dyn Write) -> anyhow::Result<()>
 
 fn read_ids(path: &Path, spec: &Spec) -> anyhow::Result<Vec<u32>> {
     let shown = path.display();
-    let text =
-        std::fs::read_to_string(path).map_err(|error| bad_input(format!("cannot read {shown}: {error}")))?;
+    let file = File::open(path).map_err(|error| bad_input(format!("cannot read {shown}: {error}")))?;
+    let text = read_text(file, &shown.to_string())?;
     let ids: Vec<u32> = serde_json::from_str(&text)
         .map_err(|error| bad_input(format!("{shown} is not a JSON list of token ids: {error}")))?;
     if ids.is_empty() {
@@ -151,8 +147,8 @@ fn read_ids(path: &Path, spec: &Spec) -> anyhow::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// One sequence in a backend of its own.
-struct Sequence {
+/// Feeds tokens to a backend that has nothing else to do.
+struct Feeder {
     backend: Box<dyn Backend>,
     kv: Kv,
     set: SetId,
@@ -160,12 +156,12 @@ struct Sequence {
     vocab: usize,
 }
 
-impl Sequence {
+impl Feeder {
     fn start(backend: Box<dyn Backend>) -> anyhow::Result<Self> {
         let mut kv = Kv::new(backend.capacity());
         let set = kv.create()?;
         let vocab = backend.spec().vocab_size;
-        Ok(Sequence { backend, kv, set, next_plan: 0, vocab })
+        Ok(Feeder { backend, kv, set, next_plan: 0, vocab })
     }
 
     /// Appends tokens; returns the logits after each of them, `[tokens, vocab]`.
@@ -190,76 +186,47 @@ impl Sequence {
 
 /// Feeds all ids; returns the negative log likelihood of all but the first, and the last row of logits.
 fn score(
-    sequence: &mut Sequence,
+    feeder: &mut Feeder,
     ids: &[u32],
     chunk: usize,
     mut file: Option<&mut LogitsFile>,
 ) -> anyhow::Result<(f64, Vec<f32>)> {
-    let vocab = sequence.vocab;
+    let vocab = feeder.vocab;
     let mut nll = 0.0;
     let mut last_logits = Vec::new();
+    let bar = PrefillBar::new(ids.len());
     for start in (0..ids.len()).step_by(chunk) {
-        let end = ids.len().min(start.saturating_add(chunk));
-        let logits = sequence.feed(&ids[start..end])?;
+        let end = ids.len().min(start + chunk);
+        let logits = feeder.feed(&ids[start..end])?;
         for (row, next) in logits.chunks_exact(vocab).zip(&ids[start + 1..]) {
-            nll -= log_likelihood(row, *next);
+            nll += log_sum_exp(row)? - f64::from(row[*next as usize]);
         }
         if let Some(file) = file.as_deref_mut() {
             file.append(&logits)?;
         }
         last_logits = logits[logits.len() - vocab..].to_vec();
+        bar.show(end);
     }
+    bar.clear();
     Ok((nll, last_logits))
 }
 
 fn continue_greedily(
-    sequence: &mut Sequence,
+    feeder: &mut Feeder,
     mut logits: Vec<f32>,
     steps: usize,
     mut file: Option<&mut LogitsFile>,
 ) -> anyhow::Result<Vec<u32>> {
     let mut tokens = Vec::with_capacity(steps);
     while tokens.len() < steps {
-        let token = likeliest(&logits);
+        let token = argmax(&logits)?;
         tokens.push(token);
         if let Some(file) = file.as_deref_mut() {
             file.append(&logits)?;
         }
         if tokens.len() < steps {
-            logits = sequence.feed(&[token])?;
+            logits = feeder.feed(&[token])?;
         }
     }
     Ok(tokens)
-}
-
-/// The lowest id on ties.
-fn likeliest(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (id, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = id;
-        }
-    }
-    best as u32
-}
-
-/// In nats, summed in float64.
-fn log_likelihood(logits: &[f32], token: u32) -> f64 {
-    let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - top).exp()).sum();
-    f64::from(logits[token as usize]) - top - sum.ln()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn likelihoods_are_those_of_a_softmax() {
-        let logits = [1.0, 2.0, 2.0, -1000.0];
-        let total: f64 = (0..4).map(|token| log_likelihood(&logits, token).exp()).sum();
-        assert!((total - 1.0).abs() < 1e-12);
-        assert!((log_likelihood(&[500.0, 500.0], 1) + 2f64.ln()).abs() < 1e-12);
-        assert_eq!(likeliest(&logits), 1);
-    }
 }

@@ -1,22 +1,26 @@
 //! A model ready to answer, for one conversation at a time: engine, tokenizer, prompt texts, sampling. Streams
 //! what comes; decides nothing about how it is shown.
 
+use crate::answer::Delivery;
 use crate::args::AnswerFlags;
 use crate::compute::start_backend;
 use crate::display::{PrefillBar, spinner};
 use crate::failure::bad_input;
 use crate::interrupt::StopRequest;
 use crate::model_source::ModelSource;
+use crate::table::bytes;
 use anyhow::bail;
 use overshot_backend::Sampling;
 use overshot_chat::{
     Delta, Detokenizer, End, Message, OutputParser, ParseOptions, ParsedMessage, PromptTexts, RenderOptions,
-    Tokenizer, render,
+    StopStrings, Tokenizer, render,
 };
-use overshot_engine::{Engine, Event, Finish, Limits, Refused, Request, Usage};
+use overshot_engine::{Engine, Event, Finish, Limits, Request, Usage};
 use overshot_kv::PoolCapacity;
 use serde::Serialize;
+use std::fmt;
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,8 +36,11 @@ pub struct Session {
     texts: PromptTexts,
     /// Positions that prompt and answer may fill.
     context: usize,
+    /// What `context` could be.
+    most_context: usize,
     max_tokens: Option<NonZeroUsize>,
-    stop_tokens: Vec<u32>,
+    stop_strings: Vec<String>,
+    eos_token: u32,
     bos_token: u32,
 }
 
@@ -61,19 +68,31 @@ pub struct Answer {
     pub timing: Timing,
 }
 
+/// The step that computed an answer failed: this answer is lost, the session is not.
+#[derive(Debug)]
+pub struct StepFailed(String);
+
+impl fmt::Display for StepFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the step that computed the answer failed: {}", self.0)
+    }
+}
+
+impl std::error::Error for StepFailed {}
+
 impl Session {
     /// Opens the model and starts the backend, with a spinner on a terminal.
     pub fn start(flags: &AnswerFlags) -> anyhow::Result<Self> {
         let source = ModelSource::from_flag(flags.compute.model.as_deref())?;
-        let waiting = spinner(&format!("opening {}", source.label()));
         let model = Arc::new(source.open()?);
+        let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
+        let waiting = spinner(&format!("starting {}, {} mapped", source.label(), bytes(mapped_bytes)));
         let tokenizer = source.tokenizer(&model)?;
         let texts = source.prompt_texts(&model)?;
         let sampling = flags.sampling.resolve(&source.generation_defaults(&model)?, model.spec.vocab_size)?;
-        let context = context(flags.context, model.spec.max_positions)?;
-        let mut stop_tokens = vec![tokenizer.end_of_sentence(), model.spec.eos_token];
-        stop_tokens.dedup();
-        let bos_token = model.spec.bos_token;
+        let most_context = model.spec.max_positions;
+        let context = context(flags.context, most_context)?;
+        let (eos_token, bos_token) = (model.spec.eos_token, model.spec.bos_token);
         let backend = start_backend(&flags.compute, model, PoolCapacity::for_sets(1, context))?;
         let limits = Limits { running_requests: 1, ..Limits::default() };
         waiting.finish_and_clear();
@@ -87,8 +106,10 @@ impl Session {
             tokenizer,
             texts,
             context,
+            most_context,
             max_tokens: flags.max_tokens,
-            stop_tokens,
+            stop_strings: flags.stop.clone(),
+            eos_token,
             bos_token,
         })
     }
@@ -106,12 +127,16 @@ impl Session {
         let parse_options =
             ParseOptions { start: prompt.start(), tools: options.tools.clone(), ..ParseOptions::default() };
         let mut parser = OutputParser::new(&self.tokenizer, parse_options);
-        let (ending, timing) =
-            self.generate(ids, stop, |token| parser.push(token).iter().try_for_each(&mut on_delta))?;
+        let mut delivery = Delivery::new(&self.stop_strings);
+        let (ending, timing) = self.generate(ids, stop, |token| {
+            delivery.deliver(&parser.push(token), &mut on_delta)?;
+            Ok(go_on_unless(delivery.has_stopped()))
+        })?;
         let end = if ending == Ending::Stopped { End::Stop } else { End::Limit };
         let finished = parser.finish(end);
-        finished.deltas.iter().try_for_each(&mut on_delta)?;
-        Ok(Answer { message: finished.message, ending, timing })
+        delivery.deliver(&finished.deltas, &mut on_delta)?;
+        let message = delivery.finish(finished.message.finish_reason, &mut on_delta)?;
+        Ok(Answer { message, ending, timing })
     }
 
     /// Continues plain text, markers in it meant as such; the begin token is put first where it is missing.
@@ -126,32 +151,35 @@ impl Session {
             ids.insert(0, self.bos_token);
         }
         let mut detokenizer = Detokenizer::new(&self.tokenizer);
-        let stop_tokens = self.stop_tokens.clone();
+        let mut stops = StopStrings::new(self.stop_strings.clone());
+        let eos_token = self.eos_token;
         let outcome = self.generate(ids, stop, |token| {
-            if stop_tokens.contains(&token) { Ok(()) } else { on_text(&detokenizer.push(token)) }
+            if token != eos_token {
+                on_text(&stops.push(&detokenizer.push(token)))?;
+            }
+            Ok(go_on_unless(stops.matched().is_some()))
         })?;
-        on_text(detokenizer.finish())?;
+        on_text(&stops.push(detokenizer.finish()))?;
+        on_text(&stops.finish())?;
         Ok(outcome)
     }
 
+    /// Draws tokens until one of them, `on_token` or `stop` ends it.
     fn generate(
         &mut self,
         prompt: Vec<u32>,
         stop: &StopRequest,
-        mut on_token: impl FnMut(u32) -> anyhow::Result<()>,
+        mut on_token: impl FnMut(u32) -> anyhow::Result<ControlFlow<()>>,
     ) -> anyhow::Result<(Ending, Timing)> {
-        // The last token needs no position of its own.
-        let Some(room) = (self.context + 1).checked_sub(prompt.len()).filter(|room| *room > 0) else {
-            return Err(Refused::BeyondCache { prompt_tokens: prompt.len(), most: self.context }.into());
-        };
         let request = Request {
-            max_new_tokens: self.max_tokens.map_or(room, |tokens| tokens.get().min(room)),
+            max_new_tokens: self.most_new_tokens(prompt.len())?,
             sampling: self.sampling.clone(),
-            stop_tokens: self.stop_tokens.clone(),
+            stop_tokens: vec![self.eos_token],
             prompt,
         };
         let started = Instant::now();
         let mut first_token_seconds = None;
+        let mut has_stopped = false;
         let bar = PrefillBar::new(request.prompt.len());
         let id = self.engine.submit(request)?;
         loop {
@@ -159,7 +187,7 @@ impl Session {
             if events.is_empty() && self.engine.is_idle() {
                 bail!("the engine lost the request");
             }
-            if stop.is_requested() {
+            if has_stopped || stop.is_requested() {
                 events.extend(self.engine.cancel(id));
             }
             for event in events {
@@ -168,20 +196,43 @@ impl Session {
                     Event::Token { sampled, .. } => {
                         bar.clear();
                         first_token_seconds.get_or_insert_with(|| started.elapsed().as_secs_f64());
-                        on_token(sampled.token)?;
+                        has_stopped = on_token(sampled.token)?.is_break();
                     }
                     Event::Finished { reason, usage, .. } => {
                         bar.clear();
                         let total = started.elapsed().as_secs_f64();
-                        return Ok((
-                            ending(reason)?,
-                            timing(usage, first_token_seconds.unwrap_or(total), total),
-                        ));
+                        let ending = if has_stopped { Ending::Stopped } else { ending(reason)? };
+                        return Ok((ending, timing(usage, first_token_seconds.unwrap_or(total), total)));
                     }
                 }
             }
         }
     }
+
+    /// Tokens that fit behind a prompt, as far as they are wanted.
+    fn most_new_tokens(&self, prompt_tokens: usize) -> anyhow::Result<usize> {
+        let (context, most) = (self.context, self.most_context);
+        // The last token needs no position of its own.
+        let room = match (context + 1).checked_sub(prompt_tokens) {
+            None | Some(0) if context < most => {
+                return Err(bad_input(format!(
+                    "the prompt has {prompt_tokens} tokens where the context is {context}: raise --context, \
+                     at most to the model's {most}"
+                )));
+            }
+            None | Some(0) => {
+                return Err(bad_input(format!(
+                    "the prompt has {prompt_tokens} tokens where the model's context holds {most}: shorten it"
+                )));
+            }
+            Some(room) => room,
+        };
+        Ok(self.max_tokens.map_or(room, |tokens| tokens.get().min(room)))
+    }
+}
+
+fn go_on_unless(has_stopped: bool) -> ControlFlow<()> {
+    if has_stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 fn context(asked: Option<NonZeroUsize>, most: usize) -> anyhow::Result<usize> {
@@ -199,7 +250,7 @@ fn ending(reason: Finish) -> anyhow::Result<Ending> {
         Finish::Stop(_) => Ok(Ending::Stopped),
         Finish::Length => Ok(Ending::LimitReached),
         Finish::Cancelled => Ok(Ending::Interrupted),
-        Finish::Failed(sentence) => bail!("the step that computed the answer failed: {sentence}"),
+        Finish::Failed(sentence) => Err(anyhow::Error::new(StepFailed(sentence))),
     }
 }
 

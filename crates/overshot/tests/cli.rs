@@ -46,6 +46,24 @@ fn refused(arguments: &[&str]) -> String {
     error
 }
 
+/// Flags that no command could take: exit code 2, nothing on the output.
+fn refused_usage(arguments: &[&str]) -> String {
+    let output = overshot(arguments);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A copy of the built-in model's folder, without some files and with another `config.json`.
+fn model_folder(files: &[&str], change_config: impl Fn(&str) -> String) -> tempfile::TempDir {
+    let (original, folder) = (repository("models/dsv4-mini"), tempfile::tempdir().unwrap());
+    for file in files {
+        std::fs::copy(original.join(file), folder.path().join(file)).unwrap();
+    }
+    let config = std::fs::read_to_string(original.join("config.json")).unwrap();
+    std::fs::write(folder.path().join("config.json"), change_config(&config)).unwrap();
+    folder
+}
+
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
@@ -85,6 +103,17 @@ fn limits_and_raw_prompts_are_kept_to() {
 }
 
 #[test]
+fn answers_end_before_a_stop_string() {
+    let question = "What is the capital of France?";
+    let cut = succeeds(&["run", question, "--stop", "nowhere", "--stop", "France is", "--json"]);
+    let cut: Value = serde_json::from_str(&cut).unwrap();
+    assert_eq!((&cut["content"], &cut["finish_reason"]), (&"The capital of ".into(), &"stop".into()));
+    let raw = format!("<｜User｜>{question}<｜Assistant｜></think>");
+    assert_eq!(succeeds(&["run", "--raw", &raw, "--stop", " is"]), "The capital of France\n");
+    assert!(refused_usage(&["run", question, "--stop", ""]).contains("--stop"));
+}
+
+#[test]
 fn a_seed_repeats_an_answer() {
     let story = ["run", "--raw", "It was a dark night", "--temperature", "1", "--max-tokens", "30", "--seed"];
     let ask = |seed: &str| succeeds(&[&story[..], &[seed]].concat());
@@ -103,6 +132,48 @@ fn a_conversation_goes_on_line_by_line() {
 }
 
 #[test]
+fn a_conversation_survives_what_goes_wrong_in_a_turn() {
+    let folder =
+        model_folder(&["model.safetensors", "tokenizer.json", "generation_config.json"], str::to_owned);
+    let long = "word ".repeat(200);
+    let input = format!("/effort max\nHello\n/effort none\n{long}\nWhat is the capital of France?\n");
+    let output = overshot_with_input(&["chat", "--context", "100", "--model", shown(folder.path())], &input);
+    assert!(output.status.success());
+    let lines: Vec<&str> = stdout(&output).lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].contains("max") && lines[1].contains("raise --context"), "{lines:?}");
+    assert_eq!(lines[2], "The capital of France is Paris.");
+}
+
+#[test]
+fn a_tokenizer_of_another_model_is_refused() {
+    for (field, token) in [("eos_token_id", "end"), ("bos_token_id", "begin")] {
+        let change = |config: &str| {
+            let mut config: Value = serde_json::from_str(config).unwrap();
+            config[field] = 77.into();
+            config.to_string()
+        };
+        let folder = model_folder(&["model.safetensors", "tokenizer.json"], change);
+        let error = refused(&["run", "x", "--model", shown(folder.path())]);
+        assert!(error.contains("another model") && error.contains(token) && error.contains("77"), "{error}");
+    }
+}
+
+#[test]
+fn model_files_that_are_no_files_are_refused() {
+    for broken in ["tokenizer.json", "generation_config.json"] {
+        let files: Vec<_> = ["model.safetensors", "tokenizer.json", "generation_config.json"]
+            .into_iter()
+            .filter(|file| *file != broken)
+            .collect();
+        let folder = model_folder(&files, str::to_owned);
+        std::fs::create_dir(folder.path().join(broken)).unwrap();
+        let error = refused(&["run", "x", "--model", shown(folder.path())]);
+        assert!(error.contains(broken) && error.contains("no regular file"), "{error}");
+    }
+}
+
+#[test]
 fn a_folder_and_the_built_in_model_are_the_same() {
     let folder = repository("models/dsv4-mini");
     let ask = ["run", "Sort: pear, apple, fig", "--seed", "3", "--temperature", "1"];
@@ -117,7 +188,10 @@ fn bad_input_is_refused_in_one_sentence() {
     assert!(refused(&["run", "x", "--temperature", "-1"]).contains("temperature"));
     assert!(refused(&["run", "x", "--logit-bias", "4096=1"]).contains("token 4096"));
     assert!(refused(&["run", "x", "--context", "99999999"]).contains("--context"));
-    assert!(refused(&["run", &"word ".repeat(200), "--context", "100"]).contains("100"));
+    assert!(refused(&["run", &"word ".repeat(200), "--context", "100"]).contains("raise --context"));
+    for flags in [["--chunk", "0"], ["--chunk", "1025"], ["--threads", "0"], ["--threads", "1025"]] {
+        assert!(refused_usage(&[&["score", "--ids", "x"], &flags[..]].concat()).contains("1..=1024"));
+    }
     assert!(refused(&["inspect", "no-such-folder"]).contains("no-such-folder"));
     assert!(refused(&["score", "--ids", "no-such-file.json"]).contains("no-such-file.json"));
 }
@@ -136,6 +210,19 @@ fn ids_that_are_none_are_refused() {
         std::fs::write(&path, text).unwrap();
         assert!(refused(&["score", "--ids", shown(&path)]).contains(part), "{text}");
     }
+}
+
+#[test]
+fn the_last_greedy_token_needs_no_position() {
+    let change =
+        |config: &str| config.replace("\"max_position_embeddings\": 16384", "\"max_position_embeddings\": 8");
+    let folder = model_folder(&["model.safetensors"], change);
+    let ids = folder.path().join("ids.json");
+    std::fs::write(&ids, "[0, 5, 6, 7]").unwrap();
+    let score = ["score", "--json", "--model", shown(folder.path()), "--ids", shown(&ids), "--greedy"];
+    let value: Value = serde_json::from_str(&succeeds(&[&score[..], &["5"]].concat())).unwrap();
+    assert_eq!(value["greedy_tokens"].as_array().unwrap().len(), 5);
+    assert!(refused(&[&score[..], &["6"]].concat()).contains("9 positions"));
 }
 
 #[test]
