@@ -7,8 +7,8 @@ use crate::names::Names;
 use crate::stored::{Reader, Stored, Values};
 use crate::summary::Summary;
 use crate::{
-    Attention, Bytes, Compressor, Expert, FeedForward, HEAD_DIM, HyperConnection, INDEX_DIM, Indexer, Layer,
-    LayerKind, LayerSpec, ModelError, Routing, RoutingKind, STREAMS, Spec, Weights,
+    Attention, Bytes, Compressor, Expert, FeedForward, Format, HEAD_DIM, HyperConnection, INDEX_DIM, Indexer,
+    Layer, LayerKind, LayerSpec, Matrix, ModelError, Routing, RoutingKind, STREAMS, Spec, Weights,
 };
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -212,29 +212,72 @@ impl Loader<'_> {
 
     fn expert(&self, name: &str, stored: Stored) -> Result<Expert, ModelError> {
         let (width, inner) = (self.spec.hidden_size, self.spec.expert_width);
-        Ok(Expert {
+        let expert = Expert {
             w1: self.reader.matrix(&format!("{name}.w1"), inner, width, stored)?,
             w2: self.reader.matrix(&format!("{name}.w2"), width, inner, stored)?,
             w3: self.reader.matrix(&format!("{name}.w3"), inner, width, stored)?,
-        })
+        };
+        // One pass over the input computes both.
+        let (w1, w3) = (format!("{name}.w1.weight"), format!("{name}.w3.weight"));
+        self.require_format(&w3, expert.w3.format, &w1, expert.w1.format)?;
+        Ok(expert)
     }
 
     fn experts(&self, name: &str) -> Result<Vec<Expert>, ModelError> {
         let Spec { hidden_size: width, experts, expert_width: inner, .. } = *self.spec;
         if !self.reader.is_fused() {
-            return (0..experts)
+            let experts: Vec<Expert> = (0..experts)
                 .map(|index| self.expert(&format!("{name}.{index}"), Stored::Expert))
-                .collect();
+                .collect::<Result<_, _>>()?;
+            self.require_one_format(name, &experts)?;
+            return Ok(experts);
         }
         let up = self.reader.stack(&format!("{name}.w1w3"), experts, 2 * inner, width, Stored::Expert)?;
         let down = self.reader.stack(&format!("{name}.w2"), experts, width, inner, Stored::Expert)?;
-        let split = |(up, w2): (crate::Matrix, crate::Matrix)| Expert {
+        if let (Some(up), Some(down)) = (up.first(), down.first()) {
+            self.require_format(&format!("{name}.w2"), down.format, &format!("{name}.w1w3"), up.format)?;
+        }
+        let split = |(up, w2): (Matrix, Matrix)| Expert {
             w1: up.slice_rows(0..inner),
             w2,
             w3: up.slice_rows(inner..2 * inner),
         };
         Ok(up.into_iter().zip(down).map(split).collect())
     }
+    /// A layer runs its routed experts together, so their matrices must all be stored alike.
+    fn require_one_format(&self, name: &str, experts: &[Expert]) -> Result<(), ModelError> {
+        let Some(expected) = experts.first().map(|expert| expert.w1.format) else { return Ok(()) };
+        let first = format!("{name}.0.w1.weight");
+        for (index, expert) in experts.iter().enumerate() {
+            for (part, matrix) in [("w1", &expert.w1), ("w2", &expert.w2), ("w3", &expert.w3)] {
+                self.require_format(
+                    &format!("{name}.{index}.{part}.weight"),
+                    matrix.format,
+                    &first,
+                    expected,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses `tensor` unless its format is that of `other`, with which it is used in one go.
+    fn require_format(
+        &self,
+        tensor: &str,
+        found: Format,
+        other: &str,
+        expected: Format,
+    ) -> Result<(), ModelError> {
+        if found == expected {
+            return Ok(());
+        }
+        let other = self.reader.names.stored(other);
+        let (found, expected) = (found.name(), expected.name());
+        let reason = format!("is stored as {found} but `{other}` as {expected}: they must be stored alike");
+        Err(self.reader.tensor(tensor)?.value_error(reason))
+    }
+
 
     fn expert_table(&self, gate: &str) -> Result<Vec<u16>, ModelError> {
         let Spec { vocab_size, experts, experts_per_token, .. } = *self.spec;

@@ -20,6 +20,16 @@ impl Format {
 
     /// Bytes of one row of `cols` numbers, scales not counted.
     #[inline]
+    /// For reports and messages, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::F32 => "f32",
+            Format::Bf16 => "bf16",
+            Format::Fp8 => "fp8",
+            Format::Fp4 => "fp4",
+        }
+    }
+
     pub fn row_bytes(self, cols: usize) -> usize {
         match self {
             Format::F32 => cols * 4,

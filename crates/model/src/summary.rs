@@ -4,7 +4,7 @@
 use crate::checkpoint::{Checkpoint, WeightFile};
 use crate::config::Drafter;
 use crate::names::{NameStyle, Names};
-use crate::{Format, LayerKind, LayerSpec, RoutingKind, Spec, Weights};
+use crate::{LayerKind, LayerSpec, RoutingKind, Spec, Weights};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl Summary {
             }
         }
         for matrix in weights.matrices() {
-            summary.formats.entry(format_name(matrix.format)).or_default().add(matrix.data().len());
+            summary.formats.entry(matrix.format.name()).or_default().add(matrix.data().len());
         }
         summary
     }
@@ -102,13 +102,4 @@ fn layers(spec: &Spec) -> Vec<LayerSummary> {
     let summary =
         |&LayerSpec { kind, routing }: &LayerSpec| LayerSummary { kind, routing, bytes: 0, expert_bytes: 0 };
     spec.layers.iter().map(summary).collect()
-}
-
-fn format_name(format: Format) -> &'static str {
-    match format {
-        Format::F32 => "f32",
-        Format::Bf16 => "bf16",
-        Format::Fp8 => "fp8",
-        Format::Fp4 => "fp4",
-    }
 }

@@ -280,6 +280,20 @@ fn transformers_names_load_like_the_publishers() {
 }
 
 #[test]
+fn fused_experts_of_two_formats_are_refused() {
+    let mut parts = transformers(&Parts::read(TINY_FP8FP4), "model.");
+    let name = "model.layers.1.mlp.experts.down_proj";
+    parts.tensors.remove(&format!("{name}_scale_inv"));
+    let shape = vec![8, 64, 32];
+    *parts.tensor(name) = Tensor { dtype: Dtype::BF16, shape, data: vec![0; 8 * 64 * 32 * 2] };
+    let message = parts.refusal();
+    let other = "model.layers.1.mlp.experts.gate_up_proj";
+    let expected =
+        format!("tensor `{name}` is stored as bf16 but `{other}` as fp4: they must be stored alike");
+    assert!(message.ends_with(&expected), "{message}");
+}
+
+#[test]
 fn publishers_names_may_carry_a_prefix() {
     let parts = Parts::read(TINY_FP8FP4);
     let tensors = parts.tensors.iter().map(|(name, tensor)| (format!("model.{name}"), tensor.clone()));
@@ -326,18 +340,25 @@ fn power_of_two_float_scales_and_byte_dtypes_are_accepted() {
 #[test]
 fn the_stored_dtype_decides_not_the_config() {
     let mut parts = Parts::read(TINY_FP8FP4);
-    let name = "layers.1.ffn.experts.3.w2";
+    // The configuration says FP4 experts: these are FP8, all of 2^-7.
+    for expert in 0..8 {
+        for (matrix, shape) in [("w1", vec![32, 64]), ("w2", vec![64, 32]), ("w3", vec![32, 64])] {
+            let name = format!("layers.1.ffn.experts.{expert}.{matrix}");
+            *parts.tensor(&format!("{name}.scale")) =
+                Tensor { dtype: Dtype::F8_E8M0, shape: vec![1, 1], data: vec![120] };
+            *parts.tensor(&format!("{name}.weight")) =
+                Tensor { dtype: Dtype::F8_E4M3, shape, data: vec![0x38; 64 * 32] };
+        }
+    }
+    // w2 of the shared expert is used alone.
+    let name = "layers.1.ffn.shared_experts.w2";
     parts.tensors.remove(&format!("{name}.scale"));
     *parts.tensor(&format!("{name}.weight")) =
         Tensor { dtype: Dtype::BF16, shape: vec![64, 32], data: vec![0; 64 * 32 * 2] };
-    let name = "layers.1.ffn.experts.4.w2";
-    *parts.tensor(&format!("{name}.scale")) =
-        Tensor { dtype: Dtype::F8_E8M0, shape: vec![1, 1], data: vec![120] };
-    *parts.tensor(&format!("{name}.weight")) =
-        Tensor { dtype: Dtype::F8_E4M3, shape: vec![64, 32], data: vec![0x38; 64 * 32] };
-    let experts = &parts.load().unwrap().weights.layers[1].ffn.experts;
-    assert_eq!((experts[3].w2.format, experts[4].w2.format), (Format::Bf16, Format::Fp8));
-    assert_eq!(decoded(&experts[4].w2, 63), [2f32.powi(-7); 32]);
+    let ffn = &parts.load().unwrap().weights.layers[1].ffn;
+    assert_eq!((ffn.experts[3].w1.format, ffn.experts[4].w2.format), (Format::Fp8, Format::Fp8));
+    assert_eq!((ffn.shared.w1.format, ffn.shared.w2.format), (Format::Fp8, Format::Bf16));
+    assert_eq!(decoded(&ffn.experts[4].w2, 63), [2f32.powi(-7); 32]);
 }
 
 #[test]

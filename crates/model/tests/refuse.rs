@@ -94,6 +94,28 @@ fn a_wrong_dtype() {
 }
 
 #[test]
+fn experts_of_two_formats() {
+    let stem = "layers.1.ffn.experts";
+    for (part, other, format) in [
+        (format!("{stem}.3.w2"), format!("{stem}.0.w1"), "fp4"),
+        (format!("{stem}.0.w2"), format!("{stem}.0.w1"), "fp4"),
+        (format!("{stem}.3.w3"), format!("{stem}.3.w1"), "fp4"),
+        ("layers.1.ffn.shared_experts.w3".into(), "layers.1.ffn.shared_experts.w1".into(), "fp8"),
+    ] {
+        let mut parts = tiny();
+        parts.tensors.remove(&format!("{part}.scale"));
+        let shape = if part.ends_with("w2") { vec![64, 32] } else { vec![32, 64] };
+        *parts.tensor(&format!("{part}.weight")) =
+            Tensor { dtype: Dtype::BF16, shape, data: vec![0; 64 * 32 * 2] };
+        let expected = format!(
+            "model.safetensors: tensor `{part}.weight` is stored as bf16 but `{other}.weight` as {format}: \
+             they must be stored alike"
+        );
+        assert_eq!(parts.refusal(), expected);
+    }
+}
+
+#[test]
 fn scales_that_are_not_numbers_or_too_large() {
     for (name, byte, expected) in [
         ("layers.1.attn.wo_a.scale", 255, "holds the scale byte 255 at index 5, which is not a number"),
