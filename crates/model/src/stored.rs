@@ -7,10 +7,10 @@ use crate::quant::bf16_decode;
 use crate::{Bytes, Format, Matrix, ModelError};
 use safetensors::Dtype;
 
-/// Largest scale byte of an FP8 block, 2^7: kernels fold a factor of 2^120 into the scale, and the product must stay
-/// a finite `f32`. Trained weights are below 1, so their scales are far below this.
-pub const FP8_SCALE_BYTE_MAX: u8 = 134;
-/// Largest scale byte of an FP4 row block: 6 * 2^125 is the last product below `f32::MAX`.
+/// Largest scale byte of an FP8 block, 2^119: 448 times that is the last weight below `f32::MAX`. It also leaves
+/// kernels room to fold a factor of up to 2^8 into the scale, which half-precision decoding needs: 2^127 is finite.
+pub const FP8_SCALE_BYTE_MAX: u8 = 246;
+/// Largest scale byte of an FP4 row block, 2^125: 6 times that is the last weight below `f32::MAX`.
 pub const FP4_SCALE_BYTE_MAX: u8 = 252;
 
 /// Which formats a matrix may be stored in.
@@ -262,4 +262,19 @@ fn exponent_bytes(found: &Found) -> Result<Bytes, ModelError> {
 
 fn f32_of(four: &[u8]) -> f32 {
     f32::from_le_bytes([four[0], four[1], four[2], four[3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::{E2M1_VALUES, E4M3_MAX, ue8m0_decode};
+
+    #[test]
+    fn the_largest_scales_are_the_last_with_finite_weights() {
+        for (largest, byte_max) in [(E4M3_MAX, FP8_SCALE_BYTE_MAX), (E2M1_VALUES[7], FP4_SCALE_BYTE_MAX)] {
+            assert!((largest * ue8m0_decode(byte_max)).is_finite());
+            assert!((largest * ue8m0_decode(byte_max + 1)).is_infinite());
+        }
+        assert!((ue8m0_decode(FP8_SCALE_BYTE_MAX) * 256.0).is_finite());
+    }
 }

@@ -130,7 +130,7 @@ impl Stored for Fp8 {
 /// What completes raw FP8 weights: the block's scale, and the 2^8 that half-precision places lack.
 #[inline(always)]
 pub fn fp8_factor(scale: u8) -> f32 {
-    // The loader refuses scale bytes above 134, so the exponent stays below 255.
+    // The loader refuses scale bytes above 246, so the exponent stays below 255.
     f32::from_bits((u32::from(scale) + 8) << 23)
 }
 
