@@ -8,7 +8,9 @@ use std::ops::Range;
 pub enum Format {
     F32,
     Bf16,
-    /// E4M3 bytes, one UE8M0 scale per block of 128 rows x 128 columns.
+    /// E4M3 bytes, one UE8M0 scale per block of 128 rows x 128 columns. The two NaN codes (0x7f and 0xff) are not
+    /// looked for when a checkpoint is opened, because that would read all of it: see [`Matrix::first_nan_code`].
+    /// `Matrix::decode_row` gives NaN for them, while kernels may read them as the 480 that their bits spell.
     Fp8,
     /// E2M1 nibbles (low nibble = even column), one UE8M0 scale per row and 32 columns.
     Fp4,
@@ -18,8 +20,6 @@ impl Format {
     pub const FP8_BLOCK: usize = 128;
     pub const FP4_BLOCK: usize = 32;
 
-    /// Bytes of one row of `cols` numbers, scales not counted.
-    #[inline]
     /// For reports and messages, in lower case.
     pub fn name(self) -> &'static str {
         match self {
@@ -30,6 +30,8 @@ impl Format {
         }
     }
 
+    /// Bytes of one row of `cols` numbers, scales not counted.
+    #[inline]
     pub fn row_bytes(self, cols: usize) -> usize {
         match self {
             Format::F32 => cols * 4,
@@ -121,6 +123,16 @@ impl Matrix {
         }
     }
 
+    /// Row and column of the first FP8 code that is not a number. Always `None` for other formats: FP4 has no such
+    /// code, and floats are not looked at. Reads the whole matrix.
+    pub fn first_nan_code(&self) -> Option<(usize, usize)> {
+        if self.format != Format::Fp8 {
+            return None;
+        }
+        let index = self.data.iter().position(|code| code & 0x7f == 0x7f)?;
+        Some((index / self.cols, index % self.cols))
+    }
+
     /// Bytes of this view as stored: its data, and each scale that it has a part in once.
     pub fn stored_bytes(&self) -> u64 {
         let scale_rows = match self.format {
@@ -130,5 +142,29 @@ impl Matrix {
             _ => self.rows,
         };
         (self.data.len() + scale_rows * self.format.scale_row_bytes(self.cols)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_codes_are_found_in_fp8_only() {
+        let codes: Vec<u8> = (0..3 * 127).map(|index| (index % 127 + index % 2 * 128) as u8).collect();
+        let fp8 = |data: Vec<u8>| {
+            Matrix::new(Format::Fp8, 3, 127, Bytes::from_vec(data), Bytes::from_vec(vec![127]))
+        };
+        assert_eq!(fp8(codes.clone()).first_nan_code(), None);
+        for code in [0x7f, 0xff] {
+            let mut bad = codes.clone();
+            bad[127 + 5] = code;
+            bad[127 * 2] = code;
+            assert_eq!(fp8(bad.clone()).first_nan_code(), Some((1, 5)));
+            assert_eq!(fp8(bad).slice_rows(2..3).first_nan_code(), Some((0, 0)));
+        }
+        let packed =
+            Matrix::new(Format::Fp4, 1, 32, Bytes::from_vec(vec![0xff; 16]), Bytes::from_vec(vec![127]));
+        assert_eq!(packed.first_nan_code(), None);
     }
 }
