@@ -48,7 +48,6 @@ pub fn flash_like_spec() -> Spec {
         compress_rope_theta: 160_000.0,
         yarn: Yarn { factor: 16.0, original_max_positions: 65_536, beta_fast: 32.0, beta_slow: 1.0 },
         max_positions: 1 << 20,
-        mtp_blocks: 0,
         bos_token: 0,
         eos_token: 1,
         layers: vec![LayerSpec { kind: LayerKind::Window, routing: RoutingKind::Learned }],

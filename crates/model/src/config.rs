@@ -50,7 +50,7 @@ pub enum Drafter {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub spec: Spec,
-    /// What the configuration announces; `spec.mtp_blocks` says the same in a number.
+    /// What the configuration announces; a checkpoint may carry less, see `Summary::drafter`.
     pub drafter: Drafter,
 }
 
@@ -70,7 +70,7 @@ impl Config {
         check_quantization(&fields)?;
         check_constants(&fields)?;
         let drafter = drafter(&fields, map)?;
-        let spec = spec(&fields, drafter)?;
+        let spec = spec(&fields)?;
         check_consistency(&fields, &spec)?;
         Ok(Config { spec, drafter })
     }
@@ -183,7 +183,7 @@ fn drafter(fields: &Fields, map: &Map<String, Value>) -> Result<Drafter, ModelEr
     Ok(if blocks == 0 { Drafter::None } else { Drafter::Mtp { blocks } })
 }
 
-fn spec(fields: &Fields, drafter: Drafter) -> Result<Spec, ModelError> {
+fn spec(fields: &Fields) -> Result<Spec, ModelError> {
     let (rope_theta, compress_rope_theta, yarn) = rope(fields)?;
     let swiglu_limit = fields.number("swiglu_limit", bounds::LIMIT)?;
     let vocab_size = fields.integer("vocab_size", bounds::VOCAB)?;
@@ -208,10 +208,6 @@ fn spec(fields: &Fields, drafter: Drafter) -> Result<Spec, ModelError> {
         compress_rope_theta,
         yarn,
         max_positions: fields.integer("max_position_embeddings", bounds::POSITIONS)?,
-        mtp_blocks: match drafter {
-            Drafter::Mtp { blocks } => blocks,
-            Drafter::None | Drafter::DSpark => 0,
-        },
         bos_token: token(fields, "bos_token_id", vocab_size)?,
         eos_token: token(fields, "eos_token_id", vocab_size)?,
         layers: layers(fields)?,

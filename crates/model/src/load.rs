@@ -47,7 +47,7 @@ impl Model {
     }
 
     fn load(config: Config, checkpoint: &Checkpoint, folder: Option<PathBuf>) -> Result<Self, ModelError> {
-        let Config { mut spec, drafter } = config;
+        let Config { spec, drafter } = config;
         let Some(names) = Names::detect(|name| checkpoint.contains(name)) else {
             let file = checkpoint.label.clone();
             return Err(ModelError::MissingTensor { file, tensor: "embed.weight".to_string() });
@@ -55,7 +55,6 @@ impl Model {
         let weights = Loader { reader: Reader { checkpoint, names }, spec: &spec }.weights()?;
         check_surplus(checkpoint)?;
         let drafter = carried(drafter, checkpoint);
-        spec.mtp_blocks = if let Drafter::Mtp { blocks } = drafter { blocks } else { 0 };
         let summary = Summary::new(&spec, &weights, checkpoint, names, drafter);
         Ok(Model { spec, weights, summary, folder })
     }
@@ -244,6 +243,7 @@ impl Loader<'_> {
         };
         Ok(up.into_iter().zip(down).map(split).collect())
     }
+
     /// A layer runs its routed experts together, so their matrices must all be stored alike.
     fn require_one_format(&self, name: &str, experts: &[Expert]) -> Result<(), ModelError> {
         let Some(expected) = experts.first().map(|expert| expert.w1.format) else { return Ok(()) };
@@ -277,7 +277,6 @@ impl Loader<'_> {
         let reason = format!("is stored as {found} but `{other}` as {expected}: they must be stored alike");
         Err(self.reader.tensor(tensor)?.value_error(reason))
     }
-
 
     fn expert_table(&self, gate: &str) -> Result<Vec<u16>, ModelError> {
         let Spec { vocab_size, experts, experts_per_token, .. } = *self.spec;

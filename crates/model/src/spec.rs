@@ -76,8 +76,6 @@ pub struct Spec {
     pub compress_rope_theta: f32,
     pub yarn: Yarn,
     pub max_positions: usize,
-    /// Multi-token-prediction blocks the checkpoint carries (recognised, not used).
-    pub mtp_blocks: usize,
     pub bos_token: u32,
     pub eos_token: u32,
     pub layers: Vec<LayerSpec>,

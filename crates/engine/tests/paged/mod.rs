@@ -38,7 +38,6 @@ pub fn spec(max_positions: usize) -> Spec {
         compress_rope_theta: 0.0,
         yarn: Yarn { factor: 1.0, original_max_positions: 1, beta_fast: 1.0, beta_slow: 1.0 },
         max_positions,
-        mtp_blocks: 0,
         bos_token: 0,
         eos_token: 1,
         layers: Vec::new(),
