@@ -28,7 +28,8 @@ mod bounds {
     pub const SINKHORN: RangeInclusive<u64> = 1..=1_000;
     pub const MTP: RangeInclusive<u64> = 0..=64;
     pub const EPSILON: RangeInclusive<f32> = 1e-30..=0.1;
-    pub const THETA: RangeInclusive<f32> = 1.0..=1e12;
+    /// The correction range of YaRN divides by the logarithm of the base, which is 0 at 1.
+    pub const THETA: RangeInclusive<f32> = 2.0..=1e12;
     pub const SCALING: RangeInclusive<f32> = 1e-6..=1e6;
     pub const LIMIT: RangeInclusive<f32> = 0.0..=1e30;
 }

@@ -172,6 +172,8 @@ fn every_field_is_checked() {
         ("num_nextn_predict_layers", json!(1000), "outside 0 to 64"),
         ("rope_theta", json!(null), "is missing"),
         ("compress_rope_theta", json!(1e40), "outside"),
+        ("compress_rope_theta", json!(1.0), "is 1.0, outside 2 to 1000000000000"),
+        ("rope_theta", json!(1), "is 1, outside 2 to"),
         ("rope_scaling", json!(null), "is missing, and so is `rope_parameters`"),
         ("rope_scaling.type", json!("linear"), "field `rope_scaling.type` is `linear`"),
         ("rope_scaling.factor", json!(0.5), "is 0.5, outside 1 to"),
