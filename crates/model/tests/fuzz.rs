@@ -1,6 +1,7 @@
-//! Mutated checkpoints: whatever the bytes, the answer is a model or one sentence, soon, in bounded memory.
+//! Mutated checkpoints: whatever the bytes, the answer is a model or one sentence, in bounded memory.
 //!
-//! `OVERSHOT_FUZZ_CASES` raises the number of cases, `OVERSHOT_FUZZ_SEED` repeats one run.
+//! The suite runs the same cases every time. `OVERSHOT_FUZZ_CASES` asks for another number of other cases;
+//! `OVERSHOT_FUZZ_SEED` repeats the run that printed it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,28 +12,33 @@ use fastrand::Rng;
 use overshot_model::{Bytes, Model, ModelError};
 use serde_json::{Value, json};
 use std::fs;
-use std::time::{Duration, Instant};
 
 /// Far above the 3 MB of a fixture and its copies, far below what a believed hostile size would take.
 const RESIDENT_BYTES_MAX: u64 = 512 << 20;
-const CASE_TIME_MAX: Duration = Duration::from_secs(5);
+
+const SUITE_CASES: f64 = 2_000.0;
+const SUITE_SEED: u64 = 7;
+
+/// A number given by the user of the tests.
+fn asked<T: std::str::FromStr<Err: std::fmt::Debug>>(variable: &str) -> Option<T> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
 
 fn cases(share: f64) -> usize {
-    let all = std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000.0);
-    (all * share) as usize
+    (asked("OVERSHOT_FUZZ_CASES").unwrap_or(SUITE_CASES) * share) as usize
 }
 
 fn rng(test: &str) -> Rng {
-    let seed = std::env::var("OVERSHOT_FUZZ_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    let own_cases = asked::<f64>("OVERSHOT_FUZZ_CASES").is_some();
+    let fresh = || if own_cases { fastrand::u64(..) } else { SUITE_SEED };
+    let seed = asked("OVERSHOT_FUZZ_SEED").unwrap_or_else(fresh);
     println!("{test}: OVERSHOT_FUZZ_SEED={seed}");
     Rng::with_seed(seed)
 }
 
 /// Runs one case; a refusal must be one sentence. Says whether the model was accepted.
-fn check(case: usize, load: impl FnOnce() -> Result<Model, ModelError>) -> bool {
-    let start = Instant::now();
-    let accepted = match load() {
+fn check(load: impl FnOnce() -> Result<Model, ModelError>) -> bool {
+    match load() {
         Ok(model) => {
             // What was accepted can be read in full.
             for matrix in model.weights.matrices() {
@@ -46,9 +52,7 @@ fn check(case: usize, load: impl FnOnce() -> Result<Model, ModelError>) -> bool 
             one_sentence(Some(error));
             false
         }
-    };
-    assert!(start.elapsed() < CASE_TIME_MAX, "case {case} took {:?}", start.elapsed());
-    accepted
+    }
 }
 
 /// The largest resident size that this process ever had.
@@ -145,7 +149,7 @@ fn mutated_configurations() {
             mutate_bytes(&mut rng, &mut text);
         }
         let text = String::from_utf8_lossy(&text).into_owned();
-        accepted += usize::from(check(case, || Model::from_parts(&text, files[which].clone())));
+        accepted += usize::from(check(|| Model::from_parts(&text, files[which].clone())));
     }
     println!("{accepted} accepted");
     assert_memory_bounded();
@@ -158,7 +162,7 @@ fn mutated_headers() {
     let (config, file) = (parts.config.to_string(), parts.file());
     let parsed: Value = serde_json::from_slice(header_of(&file)).unwrap();
     let mut accepted = 0;
-    for case in 0..cases(0.25) {
+    for _ in 0..cases(0.25) {
         let mutated = if rng.bool() {
             let mut header = parsed.clone();
             let tensors = header.as_object_mut().unwrap();
@@ -183,7 +187,7 @@ fn mutated_headers() {
             mutate_bytes(&mut rng, &mut header);
             with_header(&file, &header)
         };
-        accepted += usize::from(check(case, || Model::from_parts(&config, Bytes::from_vec(mutated))));
+        accepted += usize::from(check(|| Model::from_parts(&config, Bytes::from_vec(mutated))));
     }
     println!("{accepted} accepted");
     assert_memory_bounded();
@@ -195,7 +199,7 @@ fn mutated_bytes() {
     let parts = Parts::read(TINY_FP8FP4);
     let (config, file) = (parts.config.to_string(), parts.file());
     let mut accepted = 0;
-    for case in 0..cases(0.25) {
+    for _ in 0..cases(0.25) {
         let mut mutated = file.clone();
         match rng.u8(0..4) {
             0 => mutated[..8].copy_from_slice(&(rng.u64(..) >> rng.u32(0..64)).to_le_bytes()),
@@ -209,7 +213,7 @@ fn mutated_bytes() {
                 }
             }
         }
-        accepted += usize::from(check(case, || Model::from_parts(&config, Bytes::from_vec(mutated))));
+        accepted += usize::from(check(|| Model::from_parts(&config, Bytes::from_vec(mutated))));
     }
     println!("{accepted} accepted");
     assert_memory_bounded();
@@ -223,7 +227,7 @@ fn mutated_folders() {
     let shards = parts.write_shards(folder.path(), 3);
     let names = [&shards[..], &["model.safetensors.index.json".into(), "config.json".into()]].concat();
     let mut accepted = 0;
-    for case in 0..cases(0.1) {
+    for _ in 0..cases(0.1) {
         let path = folder.path().join(&names[rng.usize(0..names.len())]);
         let original = fs::read(&path).unwrap();
         let mut mutated = original.clone();
@@ -232,7 +236,7 @@ fn mutated_folders() {
             _ => mutate_bytes(&mut rng, &mut mutated),
         }
         fs::write(&path, mutated).unwrap();
-        accepted += usize::from(check(case, || Model::open(folder.path())));
+        accepted += usize::from(check(|| Model::open(folder.path())));
         fs::write(&path, original).unwrap();
     }
     println!("{accepted} accepted");
