@@ -1,5 +1,5 @@
 //! How much memory a model takes: state per request and per token, weights per rank, what is left on a card. Pure
-//! arithmetic; the pools of a backend round these up to pages.
+//! arithmetic. What an engine adds for its own sake (longer rings) is the caller's to say; pages round up besides.
 
 use crate::quant::ENTRY_BYTES;
 use crate::{Expert, HEAD_DIM, INDEX_DIM, Layer, LayerKind, Matrix, Routing, Spec, WINDOW, Weights};
@@ -27,10 +27,27 @@ impl CacheFormats {
         CacheFormats { entry_bytes: Self::ENTRY_FP8, index_key_bytes: Self::INDEX_KEY_FP8 };
 }
 
+/// Slots of the rings that every request has in each layer, however short its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RingSlots {
+    /// Latents of the sliding window, in all layers.
+    pub window: usize,
+    /// Rows of unfinished compression windows in CSA layers, main and indexer alike.
+    pub csa_rows: usize,
+    /// The same in HCA layers.
+    pub hca_rows: usize,
+}
+
+impl RingSlots {
+    /// What the model needs; an engine that can undo positions keeps more. Ratio 4 keeps two windows, which overlap.
+    pub const LEAST: RingSlots =
+        RingSlots { window: WINDOW, csa_rows: 2 * LayerKind::Csa.ratio(), hca_rows: LayerKind::Hca.ratio() };
+}
+
 /// What a request holds besides what grows with its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RequestState {
-    /// The last 128 latents of every layer.
+    /// Latents of the last tokens, all layers.
     pub window_bytes: u64,
     /// Float32 rows of unfinished compression windows.
     pub compressor_bytes: u64,
@@ -54,14 +71,13 @@ impl Spec {
         csa as f64 / LayerKind::Csa.ratio() as f64 + hca as f64 / LayerKind::Hca.ratio() as f64
     }
 
-    pub fn request_state(&self, formats: CacheFormats) -> RequestState {
-        // A row is two float32 vectors, values and scores. Ratio 4 keeps two windows of both halves.
+    pub fn request_state(&self, formats: CacheFormats, rings: RingSlots) -> RequestState {
+        // A row is two float32 vectors, values and scores. Ratio 4 has a half for each of two windows.
         let row_bytes = |width: usize| (2 * 4 * width) as u64;
-        let csa_rows = 2 * LayerKind::Csa.ratio() as u64;
-        let csa = csa_rows * (row_bytes(2 * HEAD_DIM) + row_bytes(2 * INDEX_DIM));
-        let hca = LayerKind::Hca.ratio() as u64 * row_bytes(HEAD_DIM);
+        let csa = rings.csa_rows as u64 * (row_bytes(2 * HEAD_DIM) + row_bytes(2 * INDEX_DIM));
+        let hca = rings.hca_rows as u64 * row_bytes(HEAD_DIM);
         RequestState {
-            window_bytes: self.layers.len() as u64 * (WINDOW * formats.entry_bytes) as u64,
+            window_bytes: self.layers.len() as u64 * (rings.window * formats.entry_bytes) as u64,
             compressor_bytes: self.count_of(LayerKind::Csa) * csa + self.count_of(LayerKind::Hca) * hca,
         }
     }
@@ -153,9 +169,10 @@ pub fn context_tokens(
     split: WeightSplit,
     ranks: usize,
     formats: CacheFormats,
+    rings: RingSlots,
     memory_bytes: u64,
 ) -> Option<u64> {
-    let fixed = split.bytes_per_rank(ranks) + RESERVED_BYTES + spec.request_state(formats).bytes();
+    let fixed = split.bytes_per_rank(ranks) + RESERVED_BYTES + spec.request_state(formats, rings).bytes();
     let left = memory_bytes.checked_sub(fixed)?;
     let tokens = left as f64 / spec.cache_bytes_per_token(formats);
     // Without compressed layers nothing grows with the context; positions are the bound then.
@@ -175,9 +192,14 @@ mod tests {
     fn flash_takes_the_published_bytes() {
         let spec = flash();
         assert_eq!(spec.cache_bytes_per_token(CacheFormats::PACKED).round(), 3_850.0);
-        let state = spec.request_state(CacheFormats::PACKED);
+        let state = spec.request_state(CacheFormats::PACKED, RingSlots::LEAST);
         assert_eq!(state.window_bytes, 43 * 128 * 584);
         assert_eq!(state.compressor_bytes, 21 * (64 + 16) * 1024 + 20 * 512 * 1024);
+        // Rings for undoing 8 positions: twice the window, twice and 17/16 times the rows.
+        let rings = RingSlots { window: 256, csa_rows: 16, hca_rows: 136 };
+        let longer = spec.request_state(CacheFormats::PACKED, rings);
+        assert_eq!(longer.window_bytes, 2 * state.window_bytes);
+        assert_eq!(longer.compressor_bytes, 21 * 2 * (64 + 16) * 1024 + 20 * 544 * 1024);
     }
 
     #[test]
@@ -212,7 +234,7 @@ mod tests {
         };
         let tokens = |ranks, card: &str| {
             let card = CARDS.iter().find(|known| known.name.contains(card)).unwrap();
-            context_tokens(&flash(), split, ranks, CacheFormats::PACKED, card.memory_bytes)
+            context_tokens(&flash(), split, ranks, CacheFormats::PACKED, RingSlots::LEAST, card.memory_bytes)
         };
         assert_eq!((tokens(1, "H200"), tokens(2, "L40S"), tokens(4, "5090")), (None, None, None));
         assert_eq!((tokens(1, "B200"), tokens(2, "6000")), (Some(1 << 20), Some(1 << 20)));

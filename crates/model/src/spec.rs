@@ -16,7 +16,7 @@ pub enum LayerKind {
 
 impl LayerKind {
     /// Tokens per compressed entry; 0 when the layer has none.
-    pub fn ratio(self) -> usize {
+    pub const fn ratio(self) -> usize {
         match self {
             LayerKind::Window => 0,
             LayerKind::Csa => 4,

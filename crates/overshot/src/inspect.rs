@@ -6,7 +6,10 @@ use crate::model_source::ModelSource;
 use crate::table::{Table, bytes, count};
 use clap::Args;
 use overshot_backend::{IndexKeyFormat, KvFormat};
-use overshot_model::memory::{CARDS, CacheFormats, Card, RequestState, WeightSplit, context_tokens};
+use overshot_kv::{ROLLBACK, TOKENS_PER_PAGE};
+use overshot_model::memory::{
+    CARDS, CacheFormats, Card, RequestState, RingSlots, WeightSplit, context_tokens,
+};
 use overshot_model::{Drafter, LayerKind, Model, NameStyle, RoutingKind, Spec, Summary};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -38,6 +41,13 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
 }
+
+/// What this engine keeps of every request, to be able to undo positions.
+const RINGS: RingSlots = RingSlots {
+    window: TOKENS_PER_PAGE,
+    csa_rows: RingSlots::LEAST.csa_rows + ROLLBACK,
+    hca_rows: RingSlots::LEAST.hca_rows + ROLLBACK,
+};
 
 /// Ranks of a tensor-parallel split that the card table shows.
 const RANKS: [usize; 4] = [1, 2, 4, 8];
@@ -121,7 +131,7 @@ fn cache(spec: &Spec, flags: CacheFlags) -> Cache {
         index_keys: flags.index_keys.to_string(),
         formats,
         bytes_per_token: spec.cache_bytes_per_token(formats),
-        request_state: spec.request_state(formats),
+        request_state: spec.request_state(formats, RINGS),
     }
 }
 
@@ -129,7 +139,7 @@ fn placement(model: &Model, formats: CacheFormats) -> Vec<Placement> {
     let split = WeightSplit::of(&model.weights);
     let fit = |ranks: usize, card: Card| Fit {
         card,
-        context_tokens: context_tokens(&model.spec, split, ranks, formats, card.memory_bytes),
+        context_tokens: context_tokens(&model.spec, split, ranks, formats, RINGS, card.memory_bytes),
     };
     let placement = |ranks: usize| Placement {
         ranks,
