@@ -1,11 +1,12 @@
 //! What the black-box tests share: fixtures, and one sequence at a time through a backend with real accounting.
 #![allow(dead_code)]
 
-use overshot_backend::{Backend, Numerics, Row, StepPlan, Wanted};
+use overshot_backend::{Backend, Numerics, Row, RowResult, Sampling, StepPlan, Wanted};
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_kv::{Kv, PageOp, PoolCapacity, SetId};
-use overshot_model::Model;
-use std::collections::HashMap;
+use overshot_model::{Bytes, Model, ModelError};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,46 @@ pub fn repository() -> PathBuf {
 
 pub fn open(path: &str) -> Arc<Model> {
     Arc::new(Model::open(repository().join(path)).unwrap())
+}
+
+/// A checkpoint taken apart, to be changed and loaded from memory.
+#[derive(Clone)]
+pub struct Checkpoint {
+    config: String,
+    pub tensors: BTreeMap<String, Tensor>,
+}
+
+#[derive(Clone)]
+pub struct Tensor {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub data: Vec<u8>,
+}
+
+impl Checkpoint {
+    pub fn read(folder: &str) -> Self {
+        let folder = repository().join(folder);
+        let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let tensors = file.iter().map(|(name, view)| {
+            let (dtype, shape) = (view.dtype(), view.shape().to_vec());
+            (name.to_owned(), Tensor { dtype, shape, data: view.data().to_vec() })
+        });
+        let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+        Checkpoint { config, tensors: tensors.collect() }
+    }
+
+    pub fn tensor(&mut self, name: &str) -> &mut Tensor {
+        self.tensors.get_mut(name).unwrap_or_else(|| panic!("no tensor {name}"))
+    }
+
+    pub fn load(&self) -> Result<Model, ModelError> {
+        let views = self.tensors.iter().map(|(name, tensor)| {
+            (name, TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.data).unwrap())
+        });
+        let file = safetensors::serialize(views, None).unwrap();
+        Model::from_parts(&self.config, Bytes::from_vec(file))
+    }
 }
 
 /// The arrays of a fixture file, integers as floats.
@@ -83,6 +124,16 @@ impl Bench {
 
     /// One step over several sequences at once; returns each row's logits.
     pub fn step(&mut self, rows: &[(SetId, &[u32])], wanted: Wanted) -> Vec<Vec<f32>> {
+        self.results(rows, wanted).into_iter().map(|row| row.logits).collect()
+    }
+
+    /// Feeds tokens and draws the likeliest one after them.
+    pub fn draw(&mut self, set: SetId, tokens: &[u32]) -> RowResult {
+        let wanted = Wanted::Token { sampling: Arc::new(Sampling::greedy()), seen: Vec::new() };
+        self.results(&[(set, tokens)], wanted).remove(0)
+    }
+
+    fn results(&mut self, rows: &[(SetId, &[u32])], wanted: Wanted) -> Vec<RowResult> {
         let mut plan = StepPlan { number: self.number, ..StepPlan::default() };
         self.number += 1;
         for &(set, tokens) in rows {
@@ -92,7 +143,7 @@ impl Bench {
             plan.rows.push(Row { tokens: tokens.to_vec(), start, pages, wanted: wanted.clone() });
         }
         assert_eq!(self.kv.check(), Vec::<String>::new());
-        self.backend.step(plan).unwrap().rows.into_iter().map(|row| row.logits).collect()
+        self.backend.step(plan).unwrap().rows
     }
 
     /// Carries out page copies in a step of their own.
