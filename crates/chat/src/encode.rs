@@ -240,22 +240,10 @@ impl Writer<'_> {
             Some(Task::Action) => {
                 out.special(Special::Assistant);
                 out.special(think);
-                out.special(Special::Action);
+                out.special(Special::Task(Task::Action));
             }
-            Some(task) => out.special(task_token(task)),
+            Some(task) => out.special(Special::Task(task)),
         }
-    }
-}
-
-fn task_token(task: Task) -> Special {
-    match task {
-        Task::Action => Special::Action,
-        Task::Query => Special::Query,
-        Task::Authority => Special::Authority,
-        Task::Domain => Special::Domain,
-        Task::Title => Special::Title,
-        Task::ExtractedUrl => Special::ExtractedUrl,
-        Task::ReadUrl => Special::ReadUrl,
     }
 }
 

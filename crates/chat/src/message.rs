@@ -215,8 +215,8 @@ impl Tool {
     }
 }
 
-/// The built-in short tasks, each asked for by a token of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The built-in short tasks, each asked for by a token of its own: `Special::Task`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
     Action,

@@ -1,6 +1,8 @@
 //! The tokens with a meaning in the chat format. Ids are looked up in the tokenizer by these texts; the ids
 //! themselves differ between models and stand nowhere in this crate.
 
+use crate::Task;
+
 /// A token that only the engine (in prompts) or the model (in its output) can produce; text typed by a user
 /// never becomes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,13 +16,7 @@ pub enum Special {
     /// The marker inside tool-call tags: `<` + this token + `invoke name="...">`.
     Dsml,
     LatestReminder,
-    Action,
-    Query,
-    Authority,
-    Domain,
-    Title,
-    ExtractedUrl,
-    ReadUrl,
+    Task(Task),
 }
 
 impl Special {
@@ -33,13 +29,13 @@ impl Special {
         Special::ThinkClose,
         Special::Dsml,
         Special::LatestReminder,
-        Special::Action,
-        Special::Query,
-        Special::Authority,
-        Special::Domain,
-        Special::Title,
-        Special::ExtractedUrl,
-        Special::ReadUrl,
+        Special::Task(Task::Action),
+        Special::Task(Task::Query),
+        Special::Task(Task::Authority),
+        Special::Task(Task::Domain),
+        Special::Task(Task::Title),
+        Special::Task(Task::ExtractedUrl),
+        Special::Task(Task::ReadUrl),
     ];
 
     /// Without these no conversation can be rendered or parsed; the others serve single features.
@@ -64,13 +60,13 @@ impl Special {
             Special::ThinkClose => "</think>",
             Special::Dsml => "｜DSML｜",
             Special::LatestReminder => "<｜latest_reminder｜>",
-            Special::Action => "<｜action｜>",
-            Special::Query => "<｜query｜>",
-            Special::Authority => "<｜authority｜>",
-            Special::Domain => "<｜domain｜>",
-            Special::Title => "<｜title｜>",
-            Special::ExtractedUrl => "<｜extracted_url｜>",
-            Special::ReadUrl => "<｜read_url｜>",
+            Special::Task(Task::Action) => "<｜action｜>",
+            Special::Task(Task::Query) => "<｜query｜>",
+            Special::Task(Task::Authority) => "<｜authority｜>",
+            Special::Task(Task::Domain) => "<｜domain｜>",
+            Special::Task(Task::Title) => "<｜title｜>",
+            Special::Task(Task::ExtractedUrl) => "<｜extracted_url｜>",
+            Special::Task(Task::ReadUrl) => "<｜read_url｜>",
         }
     }
 
