@@ -195,20 +195,19 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// The function's name, and the parameter names of its schema if it has one. Nothing if the function object
-    /// has no name.
+    /// The function's name, and the parameter names of its schema if it has one: none when the schema lists none.
+    /// Nothing if the function object has no name.
     pub(crate) fn name_and_properties(&self) -> Option<(String, Option<HashSet<String>>)> {
         let Ok(Json::Object(function)) = Json::parse(self.function.get()) else { return None };
         let field = |object: &[(String, Json)], name: &str| {
             object.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
         };
         let Some(Json::String(name)) = field(&function, "name") else { return None };
-        let properties = match field(&function, "parameters") {
-            Some(Json::Object(schema)) => field(&schema, "properties"),
-            _ => None,
-        };
-        let names = match properties {
-            Some(Json::Object(entries)) => Some(entries.into_iter().map(|(key, _)| key).collect()),
+        let names = match field(&function, "parameters") {
+            Some(Json::Object(schema)) => Some(match field(&schema, "properties") {
+                Some(Json::Object(entries)) => entries.into_iter().map(|(key, _)| key).collect(),
+                _ => HashSet::new(),
+            }),
             _ => None,
         };
         Some((name, names))
@@ -314,6 +313,19 @@ mod tests {
         assert_eq!(message.tool_calls[1].function.arguments, r#"{"x":  2.50}"#);
         let again: Message = serde_json::from_str(&serde_json::to_string(&message).unwrap()).unwrap();
         assert_eq!(again.tool_calls, message.tool_calls);
+    }
+
+    #[test]
+    fn a_schema_without_properties_has_none() {
+        let properties = |function: &str| {
+            let tool: Tool = serde_json::from_str(&format!(r#"{{"function": {function}}}"#)).unwrap();
+            tool.name_and_properties().unwrap().1
+        };
+        assert_eq!(properties(r#"{"name": "f"}"#), None);
+        assert_eq!(properties(r#"{"name": "f", "parameters": null}"#), None);
+        assert_eq!(properties(r#"{"name": "f", "parameters": {"type": "object"}}"#), Some(HashSet::new()));
+        let named = properties(r#"{"name": "f", "parameters": {"properties": {"a": {}}}}"#);
+        assert_eq!(named, Some(HashSet::from(["a".to_string()])));
     }
 
     #[test]
