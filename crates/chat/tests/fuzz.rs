@@ -1,4 +1,4 @@
-//! Mutated inputs of every kind: nothing panics, nothing runs away, errors are one sentence. The number of
+//! Mutated inputs of every kind: nothing panics, errors are one sentence. The number of
 //! cases of each kind is `OVERSHOT_FUZZ_CASES` (2,000 unless set).
 
 #![allow(clippy::unwrap_used)]
@@ -106,7 +106,9 @@ fn mutated_outputs_parse_alike_however_they_are_cut() {
 /// Text is lost only where the contract says so: without markers, nothing is.
 #[test]
 fn plain_outputs_pass_unchanged() {
-    let mut random = fastrand::Rng::with_seed(32);
+    let seed = 32;
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..cases() {
         let words = ["a", "\n", "<", "/", ">", " ", "中", "DSML", "|", "｜", "\"", "tool_calls"];
         let output: String = (0..random.usize(0..30)).map(|_| words[random.usize(0..words.len())]).collect();
@@ -118,8 +120,9 @@ fn plain_outputs_pass_unchanged() {
     }
 }
 
+/// Nothing in a long output multiplies: all fields together hold little more than what came.
 #[test]
-fn long_hostile_outputs_take_linear_time() {
+fn long_hostile_outputs_send_little_more_than_came() {
     let repeated = |text: &str, times: usize| text.repeat(times);
     for output in [
         repeated("\n", 200_000),
@@ -137,10 +140,12 @@ fn long_hostile_outputs_take_linear_time() {
         ),
     ] {
         for start in [Start::Content, Start::Reasoning] {
-            check_invariants(
-                &common::parse(&output, start, End::Limit),
-                &output.chars().take(40).collect::<String>(),
-            );
+            let message = common::parse(&output, start, End::Limit);
+            check_invariants(&message, &output.chars().take(40).collect::<String>());
+            let calls: usize = message.tool_calls.iter().map(|call| call.arguments.len()).sum();
+            let fields = [&message.content, &message.reasoning_content, &message.unparsed_tool_text];
+            let sent = calls + fields.iter().map(|field| field.len()).sum::<usize>();
+            assert!(sent <= output.len() + 100, "{sent} bytes sent of {}", output.len());
         }
     }
 }
