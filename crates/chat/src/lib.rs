@@ -42,6 +42,7 @@
 mod detokenize;
 mod encode;
 mod error;
+mod files;
 mod message;
 mod parse;
 mod pieces;

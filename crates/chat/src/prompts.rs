@@ -8,6 +8,8 @@ use std::path::Path;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use crate::error::shown;
+use crate::files::read_bounded;
 use crate::python_literals::{self, Constant, FormatPart};
 use crate::{ChatError, Effort, Special};
 
@@ -15,8 +17,12 @@ use crate::{ChatError, Effort, Special};
 pub const PROMPTS_JSON: &str = "encoding/prompts.json";
 pub const ENCODING_SCRIPT: &str = "encoding/encoding_dsv4.py";
 
+/// The published script has a thirtieth of this.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// The texts that a model's prompts may need; absent ones make only the requests fail that need them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PromptTexts {
     /// Stands before the JSON lines of the declared functions.
     pub tools_prefix: Option<String>,
@@ -39,7 +45,7 @@ impl PromptTexts {
     /// Texts of `encoding/prompts.json`, else of `encoding/encoding_dsv4.py`, else none.
     ///
     /// # Errors
-    /// A file that exists but cannot be read, or is no JSON of strings.
+    /// A file that exists but cannot be read, or is no JSON of the known texts.
     pub fn from_model_folder(folder: &Path) -> Result<PromptTexts, ChatError> {
         type Reader = fn(&str, &str) -> Result<PromptTexts, ChatError>;
         let sources: [(&str, Reader); 2] = [
@@ -48,7 +54,7 @@ impl PromptTexts {
         ];
         for (file, read) in sources {
             let path = folder.join(file);
-            match std::fs::read(&path) {
+            match read_bounded(&path, FILE_BYTES_MAX) {
                 Ok(bytes) => {
                     let name = path.display().to_string();
                     let text = String::from_utf8(bytes).map_err(|_| ChatError::PromptTexts {
@@ -71,10 +77,12 @@ impl PromptTexts {
     /// Texts of a `prompts.json`; `name` stands in messages.
     ///
     /// # Errors
-    /// [`ChatError::PromptTexts`] if it is no JSON object of strings.
+    /// [`ChatError::PromptTexts`] if it is no JSON object of the known texts; a misspelt key is named.
     pub fn from_json(text: &str, name: &str) -> Result<PromptTexts, ChatError> {
-        let texts: PromptTexts = serde_json::from_str(text)
-            .map_err(|error| ChatError::PromptTexts { name: name.to_string(), reason: error.to_string() })?;
+        let texts: PromptTexts = serde_json::from_str(text).map_err(|error| ChatError::PromptTexts {
+            name: name.to_string(),
+            reason: shown(&error.to_string()),
+        })?;
         Ok(PromptTexts { looked_in: format!("{name} does not hold"), ..texts })
     }
 
@@ -329,6 +337,12 @@ response_format_template = (
         assert_eq!(texts.effort_text(Effort::Max).unwrap(), Some("own"));
         assert!(texts.warnings().is_empty());
         assert!(texts.before_schema().unwrap_err().to_string().contains("prompts.json"));
+        let misspelt =
+            PromptTexts::from_json(r#"{"effort_mx": "own"}"#, PROMPTS_JSON).unwrap_err().to_string();
+        assert!(misspelt.contains("unknown field `effort_mx`, expected one of `tools_prefix`"), "{misspelt}");
+        std::fs::write(folder.path().join(PROMPTS_JSON), " ".repeat((1 << 20) + 1)).unwrap();
+        let longer = PromptTexts::from_model_folder(folder.path()).unwrap_err().to_string();
+        assert!(longer.contains("prompts.json: it is longer than 1048576 bytes"), "{longer}");
         std::fs::write(folder.path().join(PROMPTS_JSON), r#"{"effort_max": 5}"#).unwrap();
         assert!(
             PromptTexts::from_model_folder(folder.path()).unwrap_err().to_string().contains("prompts.json")
