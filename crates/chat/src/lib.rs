@@ -50,6 +50,7 @@ mod prompts;
 mod python_json;
 mod python_literals;
 mod special;
+mod splitting;
 mod stop;
 mod tokenizer;
 mod tokenizer_file;

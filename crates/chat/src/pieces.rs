@@ -2,7 +2,7 @@
 //! from anyone else. This is what keeps a user from typing a special token: only `ids` turns pieces into
 //! tokens, and it never looks for special tokens in foreign text.
 
-use crate::tokenizer::Part;
+use crate::tokenizer::Stretch;
 use crate::{ChatError, Special, Tokenizer};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,10 +93,10 @@ impl Pieces {
             match piece {
                 Piece::Text(text) => pending.push_str(text),
                 Piece::Template(text) => {
-                    for part in tokenizer.split_added(text) {
-                        match part {
-                            Part::Text(text) => pending.push_str(text),
-                            Part::Token(id) => flush_then(id, &mut pending, &mut ids)?,
+                    for stretch in tokenizer.split_added(text) {
+                        match stretch {
+                            Stretch::Text(text) => pending.push_str(text),
+                            Stretch::Token(id) => flush_then(id, &mut pending, &mut ids)?,
                         }
                     }
                 }

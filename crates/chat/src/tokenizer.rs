@@ -7,14 +7,22 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
 use tokenizers::models::bpe::BPE;
+use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, TokenizerImpl};
 
+use crate::error::shown;
+use crate::files::read_bounded;
+use crate::splitting::Splitter;
 use crate::tokenizer_file::TokenizerFile;
 use crate::{ChatError, Special};
+
+/// The largest that a published model has is a tenth of this.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+type BytePairs = TokenizerImpl<BPE, NormalizerWrapper, Splitter, PostProcessorWrapper, DecoderWrapper>;
 
 /// A loaded tokenizer; clones share it.
 #[derive(Clone)]
@@ -24,7 +32,7 @@ pub struct Tokenizer {
 
 struct Shared {
     /// Merges plain text; knows no added token.
-    bpe: tokenizers::Tokenizer,
+    bpe: BytePairs,
     /// Bytes of every id, back to back; `spans[id]` is empty for ids that no token has.
     bytes: Vec<u8>,
     spans: Vec<Range<u32>>,
@@ -36,9 +44,9 @@ struct Shared {
     special_ids: HashMap<u32, Special>,
 }
 
-/// A stretch of template text: plain, or one added token.
+/// What template text is made of: plain text, and added tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part<'a> {
+pub(crate) enum Stretch<'a> {
     Text(&'a str),
     Token(u32),
 }
@@ -50,7 +58,7 @@ impl Tokenizer {
     /// # Errors
     /// [`ChatError::NoTokenizer`], [`ChatError::Read`] or [`ChatError::Tokenizer`].
     pub fn from_file(path: &Path) -> Result<Tokenizer, ChatError> {
-        let bytes = std::fs::read(path).map_err(|source| match source.kind() {
+        let bytes = read_bounded(path, FILE_BYTES_MAX).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ChatError::NoTokenizer { path: path.to_path_buf() },
             _ => ChatError::Read { path: path.to_path_buf(), source },
         })?;
@@ -109,8 +117,8 @@ impl Tokenizer {
             Ok(())
         } else {
             Err(format!(
-                "a text does not survive it: {PROBE:?} came back as {:?}",
-                String::from_utf8_lossy(&back)
+                "a text does not survive it: {PROBE:?} came back as \"{}\"",
+                shown(&String::from_utf8_lossy(&back))
             ))
         }
     }
@@ -132,10 +140,10 @@ impl Tokenizer {
     /// [`ChatError::Encode`] as in [`Tokenizer::encode`].
     pub fn encode_with_specials(&self, text: &str) -> Result<Vec<u32>, ChatError> {
         let mut ids = Vec::new();
-        for part in self.split_added(text) {
-            match part {
-                Part::Text(text) => self.encode_into(text, &mut ids)?,
-                Part::Token(id) => ids.push(id),
+        for stretch in self.split_added(text) {
+            match stretch {
+                Stretch::Text(text) => self.encode_into(text, &mut ids)?,
+                Stretch::Token(id) => ids.push(id),
             }
         }
         Ok(ids)
@@ -145,18 +153,17 @@ impl Tokenizer {
         if text.is_empty() {
             return Ok(());
         }
-        let failed = |reason: String| ChatError::Encode { text_bytes: text.len(), reason };
-        // The regular expressions come from a file, and their engine panics when one needs too many steps.
-        let encoding = catch_unwind(AssertUnwindSafe(|| self.shared.bpe.encode_fast(text, false)))
-            .map_err(|_| failed("its splitting pattern takes too many steps on this text".to_string()))?
-            .map_err(|error| failed(error.to_string()))?;
+        let encoding = self.shared.bpe.encode_fast(text, false).map_err(|error| ChatError::Encode {
+            text_bytes: text.len(),
+            reason: shown(&error.to_string()),
+        })?;
         ids.extend_from_slice(encoding.get_ids());
         Ok(())
     }
 
     /// Cuts `text` at added tokens, the longest one first at each place.
-    pub(crate) fn split_added<'a>(&self, text: &'a str) -> Vec<Part<'a>> {
-        let mut parts = Vec::new();
+    pub(crate) fn split_added<'a>(&self, text: &'a str) -> Vec<Stretch<'a>> {
+        let mut stretches = Vec::new();
         let mut plain_from = 0;
         let mut at = 0;
         while at < text.len() {
@@ -167,9 +174,9 @@ impl Tokenizer {
             match found {
                 Some((length, id)) => {
                     if plain_from < at {
-                        parts.push(Part::Text(&text[plain_from..at]));
+                        stretches.push(Stretch::Text(&text[plain_from..at]));
                     }
-                    parts.push(Part::Token(id));
+                    stretches.push(Stretch::Token(id));
                     at += length;
                     plain_from = at;
                 }
@@ -177,9 +184,9 @@ impl Tokenizer {
             }
         }
         if plain_from < text.len() {
-            parts.push(Part::Text(&text[plain_from..]));
+            stretches.push(Stretch::Text(&text[plain_from..]));
         }
-        parts
+        stretches
     }
 
     /// The bytes a token stands for; they need not be whole characters. Empty for ids that no token has.
@@ -220,7 +227,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-fn build_bpe(file: TokenizerFile) -> Result<tokenizers::Tokenizer, String> {
+fn build_bpe(file: TokenizerFile) -> Result<BytePairs, String> {
     let model = file.model;
     let bpe = BPE::builder()
         .vocab_and_merges(
@@ -229,9 +236,8 @@ fn build_bpe(file: TokenizerFile) -> Result<tokenizers::Tokenizer, String> {
         )
         .ignore_merges(model.ignore_merges)
         .build()
-        .map_err(|error| format!("its merges do not fit its vocabulary: {error}"))?;
-    let mut tokenizer = tokenizers::Tokenizer::new(bpe);
+        .map_err(|error| format!("its merges do not fit its vocabulary: {}", shown(&error.to_string())))?;
+    let mut tokenizer = BytePairs::new(bpe);
     tokenizer.with_pre_tokenizer(file.pre_tokenizer);
-    tokenizer.with_normalizer(file.normalizer);
     Ok(tokenizer)
 }

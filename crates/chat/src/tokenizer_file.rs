@@ -5,10 +5,11 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokenizers::models::bpe::Vocab;
-use tokenizers::normalizers::NormalizerWrapper;
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+
+use crate::error::shown;
+use crate::splitting::Splitter;
 
 /// Ids at or above this are refused: a hostile file must not make tables of billions of entries.
 const MAX_IDS: u32 = 1 << 20;
@@ -19,9 +20,18 @@ pub struct TokenizerFile {
     pub added_tokens: Vec<AddedToken>,
     pub model: BpeModel,
     #[serde(default)]
-    pub pre_tokenizer: Option<PreTokenizerWrapper>,
+    pub pre_tokenizer: Option<Splitter>,
     #[serde(default)]
-    pub normalizer: Option<NormalizerWrapper>,
+    normalizer: Option<Normalizer>,
+}
+
+/// Byte-level BPE takes text as it is, so only a sequence of no steps is read.
+#[derive(Deserialize)]
+struct Normalizer {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    normalizers: Vec<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -64,11 +74,17 @@ pub struct Merge {
 impl TokenizerFile {
     /// Reads and checks everything but the pattern's behaviour. The error is the reason alone.
     pub fn parse(bytes: &[u8]) -> Result<TokenizerFile, String> {
-        let file: TokenizerFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let file: TokenizerFile = serde_json::from_slice(bytes).map_err(|error| shown(&error.to_string()))?;
+        let changes_text = |it: &Normalizer| it.kind != "Sequence" || !it.normalizers.is_empty();
+        if file.normalizer.as_ref().is_some_and(changes_text) {
+            return Err("`normalizer` changes texts, which no tokenizer of DeepSeek-V4 does".to_string());
+        }
         let model = &file.model;
         match model.kind.as_deref() {
             Some("BPE") => {}
-            Some(other) => return Err(format!("`model.type` is `{other}` where DeepSeek-V4 has `BPE`")),
+            Some(other) => {
+                return Err(format!("`model.type` is `{}` where DeepSeek-V4 has `BPE`", shown(other)));
+            }
             None => return Err("`model.type` is absent".to_string()),
         }
         let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
@@ -88,8 +104,8 @@ impl TokenizerFile {
             }
             if token.single_word || token.lstrip || token.rstrip {
                 return Err(format!(
-                    "added token {} asks for stripping, which no token of V4 does",
-                    token.content
+                    "added token `{}` asks for stripping, which no token of V4 does",
+                    shown(&token.content)
                 ));
             }
         }
@@ -104,13 +120,15 @@ impl TokenizerFile {
         let added = self.added_tokens.iter().map(|token| (token.content.as_str(), token.id));
         for (text, id) in vocab.chain(added) {
             if id >= MAX_IDS {
-                return Err(format!("token {text:?} has id {id}; more than {MAX_IDS} ids are refused"));
+                let text = shown(text);
+                return Err(format!("token `{text}` has id {id}; more than {MAX_IDS} ids are refused"));
             }
             let id = id as usize;
             texts.resize(texts.len().max(id + 1), None);
             match texts[id].replace(text) {
                 Some(other) if other != text => {
-                    return Err(format!("id {id} belongs to both {other:?} and {text:?}"));
+                    let (other, text) = (shown(other), shown(text));
+                    return Err(format!("id {id} belongs to both `{other}` and `{text}`"));
                 }
                 _ => {}
             }
@@ -120,7 +138,8 @@ impl TokenizerFile {
         for token in &self.added_tokens {
             let also = added.insert(&token.content, token.id).or(vocab.get(&token.content).copied());
             if let Some(other) = also.filter(|other| *other != token.id) {
-                return Err(format!("token {:?} has both id {other} and id {}", token.content, token.id));
+                let text = shown(&token.content);
+                return Err(format!("token `{text}` has both id {other} and id {}", token.id));
             }
         }
         let alphabet = ByteAlphabet::new();
@@ -191,7 +210,8 @@ fn distinct_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vocab,
             let mut vocab = Vocab::default();
             while let Some((text, id)) = entries.next_entry::<String, u32>()? {
                 if vocab.contains_key(&text) {
-                    return Err(de::Error::custom(format!("token {text:?} appears twice in `vocab`")));
+                    let text = shown(&text);
+                    return Err(de::Error::custom(format!("token `{text}` appears twice in `vocab`")));
                 }
                 vocab.insert(text, id);
             }
@@ -214,7 +234,7 @@ impl<'de> Deserialize<'de> for Merge {
             }
 
             fn visit_str<E: de::Error>(self, line: &str) -> Result<Merge, E> {
-                let wrong = || E::invalid_value(de::Unexpected::Str(line), &self);
+                let wrong = || E::invalid_value(de::Unexpected::Str(&shown(line)), &self);
                 let (left, right) = line.split_once(' ').ok_or_else(wrong)?;
                 Ok(Merge { left: left.to_string(), right: right.to_string() })
             }
@@ -238,6 +258,40 @@ impl<'de> Deserialize<'de> for Merge {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_of_the_file_are_shown_escaped_and_cut() {
+        let hostile = format!("\u{1b}[2J\n{}", "x".repeat(5_000));
+        let quoted = serde_json::to_string(&hostile).unwrap();
+        let model = |kind: &str, vocab: &str, merges: &str| {
+            format!(r#"{{"model": {{"type": {kind}, "vocab": {vocab}, "merges": {merges}}}}}"#)
+        };
+        let twice = format!("{{{quoted}: 1, {quoted}: 2}}");
+        let large = format!("{{{quoted}: 4000000000}}");
+        for json in [
+            model(&quoted, "{}", "[]"),
+            model("\"BPE\"", &twice, "[]"),
+            model("\"BPE\"", &large, "[]"),
+            model("\"BPE\"", "{}", &format!("[{quoted}]")),
+        ] {
+            let read = TokenizerFile::parse(json.as_bytes()).and_then(|file| file.token_bytes());
+            let reason = read.unwrap_err();
+            assert!(reason.len() < 400 && !reason.chars().any(char::is_control), "{reason:?}");
+            assert!(reason.contains("[2J"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_normalizer_that_does_something_is_refused() {
+        for normalizer in [r#"{"type": "NFC"}"#, r#"{"type": "Sequence", "normalizers": [{"type": "NFC"}]}"#]
+        {
+            let json = format!(
+                r#"{{"normalizer": {normalizer}, "model": {{"type": "BPE", "vocab": {{}}, "merges": []}}}}"#
+            );
+            let reason = TokenizerFile::parse(json.as_bytes()).err().unwrap();
+            assert!(reason.contains("`normalizer` changes texts"), "{reason}");
+        }
+    }
 
     #[test]
     fn the_alphabet_names_every_byte_once() {
