@@ -53,6 +53,7 @@ impl Bytes {
 impl Deref for Bytes {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &self.owner {
             Owner::Mapped(map) => map,

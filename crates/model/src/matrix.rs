@@ -98,12 +98,23 @@ impl Matrix {
     /// The scale bytes of one row: one per 128 columns (FP8) or per 32 (FP4); empty otherwise.
     #[inline]
     pub fn scale_row(&self, row: usize) -> &[u8] {
+        &self.scales[self.scale_row_range(row)]
+    }
+
+    /// Where in [`Matrix::scales`] the bytes of [`Matrix::scale_row`] stand.
+    #[inline]
+    pub fn scale_row_range(&self, row: usize) -> Range<usize> {
         let bytes = self.format.scale_row_bytes(self.cols);
         let stored = match self.format {
             Format::Fp8 => (self.first_row + row) / Format::FP8_BLOCK,
             _ => self.first_row + row,
         };
-        &self.scales[stored * bytes..(stored + 1) * bytes]
+        stored * bytes..(stored + 1) * bytes
+    }
+
+    /// The scale bytes of the whole stored matrix, of which this may be a view.
+    pub fn scales(&self) -> &[u8] {
+        &self.scales
     }
 
     /// Rows from `row` on, itself included, that stand in the same FP8 scale block.

@@ -169,9 +169,24 @@ struct Block<'a> {
     job: &'a Job<'a>,
     matrix: &'a Matrix,
     rows: Range<usize>,
+    /// The matrix's bytes, looked up once: a small matrix has few multiplications to hide that behind.
+    weights: &'a [u8],
+    scales: &'a [u8],
 }
 
 impl Block<'_> {
+    #[inline(always)]
+    fn row(&self, row: usize) -> &[u8] {
+        let bytes = self.matrix.row_bytes();
+        &self.weights[row * bytes..(row + 1) * bytes]
+    }
+
+    #[inline(always)]
+    fn scale_row(&self, row: usize) -> &[u8] {
+        &self.scales[self.matrix.scale_row_range(row)]
+    }
+
+    #[inline(always)]
     fn cols(&self) -> usize {
         self.matrix.cols
     }
@@ -196,10 +211,12 @@ impl Block<'_> {
     }
 
     #[allow(unsafe_code)]
+    #[inline(always)]
     fn store(&self, m: usize, row: usize, value: f32) {
         let output = &self.job.output;
-        assert!(m < output.rows && row < output.width && self.rows.contains(&row));
-        // SAFETY: the cell lies in the borrowed slice by the assertion; no other task has this matrix row.
+        assert!(m < output.rows && row < self.rows.end);
+        // SAFETY: the cell lies in the borrowed slice, because `rows` ends within the output's width (`run` checks
+        // it); no other task has this matrix row.
         unsafe { output.start.add(m * output.stride + row).write(value) }
     }
 }
@@ -235,7 +252,8 @@ pub fn run(isa: Isa, jobs: Vec<Job>) {
         macs += job.rows.len() * matrix.rows * matrix.cols;
         let task_rows = task_rows(job);
         for start in (0..matrix.rows).step_by(task_rows) {
-            tasks.push(Block { job, matrix, rows: start..(start + task_rows).min(matrix.rows) });
+            let rows = start..(start + task_rows).min(matrix.rows);
+            tasks.push(Block { job, matrix, rows, weights: matrix.data(), scales: matrix.scales() });
         }
     }
     if macs < PARALLEL_MACS {

@@ -86,7 +86,7 @@ fn run_skinny<S: Stored, const ROWS: usize, const INPUTS: usize>(block: &Block, 
 /// All inputs times the FP8 factors of the block that `row` is in: `[input][column]`.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn scale_inputs(block: &Block, row: usize, out: &mut Vec<f32>) {
-    let scales = block.matrix.scale_row(row);
+    let scales = block.scale_row(row);
     out.resize(block.inputs() * block.cols(), 0.0);
     for (m, out) in out.chunks_exact_mut(block.cols()).enumerate() {
         for (index, out) in out.chunks_mut(BLOCK_COLS).enumerate() {
@@ -103,8 +103,8 @@ fn scale_inputs(block: &Block, row: usize, out: &mut Vec<f32>) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn skinny<S: Stored, const ROWS: usize, const INPUTS: usize>(block: &Block, row: usize, scaled: &[f32]) {
-    let weights: [*const u8; ROWS] = std::array::from_fn(|r| block.matrix.row(row + r).as_ptr());
-    let scales: [*const u8; ROWS] = std::array::from_fn(|r| block.matrix.scale_row(row + r).as_ptr());
+    let weights: [*const u8; ROWS] = std::array::from_fn(|r| block.row(row + r).as_ptr());
+    let scales: [*const u8; ROWS] = std::array::from_fn(|r| block.scale_row(row + r).as_ptr());
     let ahead = ROWS * block.matrix.row_bytes();
     // SAFETY: columns are a multiple of 32, so every step lies inside the rows and inputs taken as slices of that
     // length; prefetching never faults.
@@ -192,8 +192,8 @@ fn run_panels<S: Stored>(block: &Block, scratch: &mut Scratch) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn unpack_panel<S: Stored>(block: &Block, row: usize, first_col: usize, out: &mut [f32]) {
-    let weights = block.matrix.row(row).as_ptr();
-    let scales = block.matrix.scale_row(row).as_ptr();
+    let weights = block.row(row).as_ptr();
+    let scales = block.scale_row(row).as_ptr();
     let ahead = TILE_ROWS * block.matrix.row_bytes() + first_col / STEP * S::STEP_BYTES;
     let next = weights.wrapping_add(ahead);
     for line in (0..out.len() / STEP * S::STEP_BYTES).step_by(64) {
