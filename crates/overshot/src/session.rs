@@ -183,12 +183,13 @@ impl Session {
         let bar = PrefillBar::new(request.prompt.len());
         let id = self.engine.submit(request)?;
         loop {
-            let mut events = self.engine.step()?;
+            let events = if has_stopped || stop.is_requested() {
+                self.engine.cancel(id).into_iter().collect()
+            } else {
+                self.engine.step()?
+            };
             if events.is_empty() && self.engine.is_idle() {
                 bail!("the engine lost the request");
-            }
-            if has_stopped || stop.is_requested() {
-                events.extend(self.engine.cancel(id));
             }
             for event in events {
                 match event {

@@ -108,6 +108,8 @@ fn answers_end_before_a_stop_string() {
     let cut = succeeds(&["run", question, "--stop", "nowhere", "--stop", "France is", "--json"]);
     let cut: Value = serde_json::from_str(&cut).unwrap();
     assert_eq!((&cut["content"], &cut["finish_reason"]), (&"The capital of ".into(), &"stop".into()));
+    // The, capital, of, F, rance, is: nothing is computed after the token that completes the stop string.
+    assert_eq!(cut["timing"]["generated_tokens"], 6);
     let raw = format!("<｜User｜>{question}<｜Assistant｜></think>");
     assert_eq!(succeeds(&["run", "--raw", &raw, "--stop", " is"]), "The capital of France\n");
     assert!(refused_usage(&["run", question, "--stop", ""]).contains("--stop"));
