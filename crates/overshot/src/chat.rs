@@ -141,7 +141,7 @@ impl Conversation {
                 if writer.is_within_line() {
                     writer.finish(out)?;
                 }
-                writeln!(out, "{error:#} (the message is taken back)")?;
+                writeln!(out, "{error:#} (the message is taken back; /new starts afresh)")?;
                 return Ok(());
             }
             Err(error) => return Err(error),
