@@ -15,6 +15,16 @@ const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 const PROMPTS_BYTES_MAX: u64 = 16 << 20;
 const GENERATION_CONFIG_BYTES_MAX: u64 = 1 << 20;
 
+const FILES_BESIDE_WEIGHTS: [&str; 7] = [
+    "config.json",
+    "model.safetensors.index.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "encoding/prompts.json",
+    "encoding/encoding_dsv4.py",
+];
+
 #[derive(Clone)]
 pub enum ModelSource {
     BuiltIn(&'static EmbeddedModel),
@@ -40,6 +50,16 @@ impl ModelSource {
             ModelSource::BuiltIn(model) => format!("{} (built in)", model.name),
             ModelSource::Path(path) => path.display().to_string(),
         }
+    }
+
+    /// The files that an opened model is made of, and those that may stand beside them.
+    pub fn files(&self, model: &Model) -> Vec<PathBuf> {
+        let ModelSource::Path(path) = self else { return Vec::new() };
+        let weights = model.summary.files.iter().filter_map(|file| Path::new(&file.path).file_name());
+        let mut files: Vec<PathBuf> = weights.map(|name| folder(model).join(name)).collect();
+        files.extend(FILES_BESIDE_WEIGHTS.iter().map(|name| folder(model).join(name)));
+        files.push(path.clone());
+        files
     }
 
     /// Opens the model, with a spinner on a terminal.

@@ -85,11 +85,15 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let vocab = model.spec.vocab_size;
     let capacity = PoolCapacity::for_sets(1, positions);
-    let mut feeder = Feeder::start(start_backend(&arguments.compute, model, capacity)?)?;
     let mut file = match &arguments.out {
-        Some(path) => Some(LogitsFile::create(path, ids.len(), arguments.greedy, vocab)?),
+        Some(path) => {
+            let mut inputs = source.files(&model);
+            inputs.push(arguments.ids.clone());
+            Some(LogitsFile::create(path, &inputs, ids.len(), arguments.greedy, vocab)?)
+        }
         None => None,
     };
+    let mut feeder = Feeder::start(start_backend(&arguments.compute, model, capacity)?)?;
 
     let started = Instant::now();
     let (nll, last_logits) = score(&mut feeder, &ids, usize::from(arguments.chunk), file.as_mut())?;

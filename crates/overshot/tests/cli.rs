@@ -215,6 +215,22 @@ fn ids_that_are_none_are_refused() {
 }
 
 #[test]
+fn scores_never_go_where_something_would_be_lost() {
+    let folder = model_folder(&["model.safetensors"], str::to_owned);
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("ids.json"), "[0, 5]").unwrap();
+    let (model, ids) = (shown(folder.path()).to_owned(), shown(&at("ids.json")).to_owned());
+    let before = std::fs::read(at("model.safetensors")).unwrap();
+    for out in ["ids.json", "model.safetensors", "./config.json", ".", "nowhere/out"] {
+        let out = at(out);
+        let error = refused(&["score", "--model", &model, "--ids", &ids, "--out", shown(&out)]);
+        assert!(error.contains(&format!("cannot write {}", shown(&out))), "{error}");
+    }
+    assert!(std::fs::read(at("model.safetensors")).unwrap() == before);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
 fn the_last_greedy_token_needs_no_position() {
     let change =
         |config: &str| config.replace("\"max_position_embeddings\": 16384", "\"max_position_embeddings\": 8");
