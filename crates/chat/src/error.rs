@@ -12,7 +12,7 @@ pub enum ChatError {
     Read { path: PathBuf, source: std::io::Error },
 
     #[error(
-        "there is no {}: a chat needs the tokenizer that was published with the model",
+        "there is no {}: text needs the tokenizer that was published with the model",
         Shown(&path.to_string_lossy())
     )]
     NoTokenizer { path: PathBuf },
