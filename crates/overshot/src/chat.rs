@@ -3,7 +3,7 @@
 
 use crate::args::AnswerFlags;
 use crate::display::{AnswerWriter, Look, speed_line};
-use crate::failure::BadInput;
+use crate::failure::{BadInput, one_line, sentence};
 use crate::input::{read_line, text};
 use crate::interrupt::StopRequest;
 use crate::session::{Ending, Session, StepFailed};
@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let look = Look::of_stdout();
     let show_prompt = input.is_terminal();
     if show_prompt {
-        writeln!(out, "{}", look.dim(&format!("{}; /help lists commands", session.model_label)))?;
+        writeln!(out, "{}", look.dim(&format!("{}; /help lists commands", one_line(&session.model_label))))?;
     }
     let system: Vec<Message> = arguments.system.iter().map(|text| Message::system(text.as_str())).collect();
     let options = RenderOptions { effort: arguments.effort, ..RenderOptions::default() };
@@ -106,8 +106,8 @@ impl Conversation {
             let Some(line) = read_line(&mut input, "the message")? else { return Ok(()) };
             let line = match text(line, "the message") {
                 Ok(line) => line,
-                Err(sentence) => {
-                    writeln!(out, "{sentence}")?;
+                Err(error) => {
+                    writeln!(out, "{}", sentence(&error))?;
                     continue;
                 }
             };
@@ -118,7 +118,7 @@ impl Conversation {
                 Line::New => self.messages = self.system.clone(),
                 Line::Effort(level) => match level.parse() {
                     Ok(effort) => self.options.effort = effort,
-                    Err(sentence) => writeln!(out, "{sentence}")?,
+                    Err(error) => writeln!(out, "{}", one_line(&error.to_string()))?,
                 },
                 Line::Message(text) => self.turn(text, out)?,
             }
@@ -141,7 +141,7 @@ impl Conversation {
                 if writer.is_within_line() {
                     writer.finish(out)?;
                 }
-                writeln!(out, "{error:#} (the message is taken back; /new starts afresh)")?;
+                writeln!(out, "{} (the message is taken back; /new starts afresh)", sentence(&error))?;
                 return Ok(());
             }
             Err(error) => return Err(error),

@@ -3,6 +3,7 @@
 
 use crate::args::AnswerFlags;
 use crate::embedded::embedded_model;
+use crate::failure::sentence;
 use crate::interrupt::StopRequest;
 use crate::session::{Session, Timing};
 use crate::table::bytes;
@@ -174,7 +175,7 @@ fn built_in_model() -> BuiltInModel {
     }
     match ask_built_in_model() {
         Ok(healthy) => healthy,
-        Err(error) => BuiltInModel::Broken { reason: format!("{error:#}") },
+        Err(error) => BuiltInModel::Broken { reason: sentence(&error) },
     }
 }
 

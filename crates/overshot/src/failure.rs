@@ -5,6 +5,7 @@ use overshot_chat::ChatError;
 use overshot_engine::Refused;
 use overshot_model::ModelError;
 use std::fmt;
+use std::io::Write;
 use std::process::ExitCode;
 
 const FAILED: u8 = 1;
@@ -32,8 +33,43 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+    note(&format!("error: {}", sentence(error)));
     ExitCode::from(code(error))
+}
+
+/// A line on the error stream. When nobody can read it there is nothing left to do about that.
+pub fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", one_line(line));
+}
+
+/// An error with its causes. Some errors tell their cause themselves: it is not told again.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut sentence = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !sentence.contains(&cause) {
+            sentence = format!("{sentence}: {cause}");
+        }
+    }
+    one_line(&sentence)
+}
+
+/// Text with its line ends as spaces and its control characters visible: names and texts out of files can neither
+/// break the line nor drive a terminal.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.trim_end().chars() {
+        match character {
+            '\n' | '\r' | '\t' => line.push(' '),
+            // Besides the control characters: what turns the direction of writing, or hides.
+            _ if character.is_control()
+                || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+            {
+                line.extend(character.escape_unicode());
+            }
+            _ => line.push(character),
+        }
+    }
+    line
 }
 
 fn code(error: &anyhow::Error) -> u8 {
@@ -62,6 +98,16 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
 mod tests {
     use super::*;
     use anyhow::Context;
+
+    #[test]
+    fn causes_are_told_once_and_on_one_line() {
+        let io = || std::io::Error::other("no disk");
+        let told = ChatError::Read { path: "x".into(), source: io() };
+        assert_eq!(sentence(&anyhow::Error::new(told)), "cannot read x: no disk");
+        let untold = Err::<(), _>(io()).context("cannot write y").unwrap_err();
+        assert_eq!(sentence(&untold), "cannot write y: no disk");
+        assert_eq!(one_line("a\nb\x1b[2J\u{202e}c\n"), "a b\\u{1b}[2J\\u{202e}c");
+    }
 
     #[test]
     fn bad_input_is_told_from_other_failures_however_deep() {

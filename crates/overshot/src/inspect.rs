@@ -2,6 +2,7 @@
 //! checkpoint as every command does, so what it prints is what would run; needs no tokenizer.
 
 use crate::args::CacheFlags;
+use crate::failure::one_line;
 use crate::model_source::ModelSource;
 use crate::table::{Table, bytes, count};
 use clap::Args;
@@ -165,7 +166,7 @@ fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         NameStyle::Publisher => "published names",
         NameStyle::Transformers => "names of transformers",
     };
-    writeln!(out, "{}", report.model)?;
+    writeln!(out, "{}", one_line(&report.model))?;
     writeln!(
         out,
         "  {} layers, hidden {}, {} heads, {} experts of which {} a token, vocabulary {}, context {}",

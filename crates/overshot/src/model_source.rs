@@ -3,7 +3,7 @@
 
 use crate::display::spinner;
 use crate::embedded::{EmbeddedModel, embedded_model};
-use crate::failure::bad_input;
+use crate::failure::{bad_input, one_line};
 use crate::input::check_model_file;
 use crate::sampling::GenerationDefaults;
 use overshot_chat::{PromptTexts, Special, Tokenizer};
@@ -64,7 +64,7 @@ impl ModelSource {
 
     /// Opens the model, with a spinner on a terminal.
     pub fn open(&self) -> anyhow::Result<Model> {
-        let waiting = spinner(&format!("opening {}", self.label()));
+        let waiting = spinner(&format!("opening {}", one_line(&self.label())));
         let model = match self {
             ModelSource::BuiltIn(model) => Model::from_parts(model.config, Bytes::from_static(model.weights)),
             ModelSource::Path(path) => Model::open(path),

@@ -5,7 +5,7 @@ use crate::answer::Delivery;
 use crate::args::AnswerFlags;
 use crate::compute::start_backend;
 use crate::display::{PrefillBar, spinner};
-use crate::failure::bad_input;
+use crate::failure::{bad_input, note, one_line};
 use crate::interrupt::StopRequest;
 use crate::model_source::ModelSource;
 use crate::table::bytes;
@@ -86,7 +86,8 @@ impl Session {
         let source = ModelSource::from_flag(flags.compute.model.as_deref())?;
         let model = Arc::new(source.open()?);
         let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
-        let waiting = spinner(&format!("starting {}, {} mapped", source.label(), bytes(mapped_bytes)));
+        let waiting =
+            spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
         let tokenizer = source.tokenizer(&model)?;
         let texts = source.prompt_texts(&model)?;
         let sampling = flags.sampling.resolve(&source.generation_defaults(&model)?, model.spec.vocab_size)?;
@@ -97,7 +98,7 @@ impl Session {
         let limits = Limits { running_requests: 1, ..Limits::default() };
         waiting.finish_and_clear();
         for warning in texts.warnings() {
-            eprintln!("warning: {warning}");
+            note(&format!("warning: {warning}"));
         }
         Ok(Session {
             model_label: source.label(),
