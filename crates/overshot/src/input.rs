@@ -2,11 +2,16 @@
 //! hang the program. Checkpoints have the same rules in their own crate.
 
 use crate::failure::bad_input;
+use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-/// Of a prompt, a message or a list of token ids: a million tokens are a tenth of it.
-const TEXT_BYTES_MAX: u64 = 64 << 20;
+/// The model's million tokens are a quarter of these 16 MiB.
+pub const PROMPT_BYTES_MAX: u64 = 16 << 20;
+/// A million token ids with their commas are an eighth of these 64 MiB.
+pub const IDS_BYTES_MAX: u64 = 64 << 20;
+/// A page of a book has 3 kB.
+pub const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Checks a file of a model folder before it is read. A file that is not there is left to whoever needs it.
 ///
@@ -29,24 +34,38 @@ pub fn check_model_file(path: &Path, bytes_max: u64) -> anyhow::Result<()> {
 /// All of `reader` as text; `name` is what messages call it.
 ///
 /// # Errors
-/// Text that cannot be read, is not UTF-8, or is longer than 64 MiB.
-pub fn read_text(reader: impl Read, name: &str) -> anyhow::Result<String> {
+/// Text that cannot be read, is not UTF-8, or is longer than `bytes_max`.
+pub fn read_text(reader: impl Read, name: &str, bytes_max: u64) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    let read = reader.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes);
+    let read = reader.take(bytes_max + 1).read_to_end(&mut bytes);
     read.map_err(|error| bad_input(format!("cannot read {name}: {error}")))?;
-    check_length(&bytes, name)?;
+    check_length(&bytes, name, bytes_max)?;
     text(bytes, name)
+}
+
+/// All of a regular file as text; anything else could block or never end.
+///
+/// # Errors
+/// As of [`read_text`], and a path that leads to no regular file.
+pub fn read_file(path: &Path, bytes_max: u64) -> anyhow::Result<String> {
+    let shown = path.display();
+    let refuse = |error: io::Error| bad_input(format!("cannot read {shown}: {error}"));
+    // Asked before it is opened: opening a pipe waits for its writer.
+    if !std::fs::metadata(path).map_err(refuse)?.is_file() {
+        return Err(bad_input(format!("{shown} is no regular file: give a file, or - for the input")));
+    }
+    read_text(File::open(path).map_err(refuse)?, &shown.to_string(), bytes_max)
 }
 
 /// The next line with its end; `None` when there is none.
 ///
 /// # Errors
-/// A line that cannot be read, or is longer than 64 MiB.
+/// A line that cannot be read, or is longer than 1 MiB.
 pub fn read_line(input: &mut impl BufRead, name: &str) -> anyhow::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
-    let read = input.take(TEXT_BYTES_MAX + 1).read_until(b'\n', &mut bytes);
+    let read = input.take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut bytes);
     read.map_err(|error| bad_input(format!("cannot read {name}: {error}")))?;
-    check_length(&bytes, name)?;
+    check_length(&bytes, name, LINE_BYTES_MAX)?;
     Ok(if bytes.is_empty() { None } else { Some(bytes) })
 }
 
@@ -56,9 +75,9 @@ pub fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).map_err(|error| bad_input(format!("{name} is not UTF-8 text: {error}")))
 }
 
-fn check_length(bytes: &[u8], name: &str) -> anyhow::Result<()> {
-    if bytes.len() as u64 > TEXT_BYTES_MAX {
-        return Err(bad_input(format!("{name} is longer than {TEXT_BYTES_MAX} bytes")));
+fn check_length(bytes: &[u8], name: &str, bytes_max: u64) -> anyhow::Result<()> {
+    if bytes.len() as u64 > bytes_max {
+        return Err(bad_input(format!("{name} is longer than {bytes_max} bytes, the most that is read")));
     }
     Ok(())
 }
@@ -69,8 +88,8 @@ mod tests {
 
     #[test]
     fn endless_and_broken_text_is_refused() {
-        assert!(read_text(io::repeat(b'a'), "the prompt").unwrap_err().to_string().contains("longer"));
-        assert!(read_text(&b"a\xff"[..], "the prompt").unwrap_err().to_string().contains("UTF-8"));
+        assert!(read_text(io::repeat(b'a'), "the prompt", 9).unwrap_err().to_string().contains("longer"));
+        assert!(read_text(&b"a\xff"[..], "the prompt", 9).unwrap_err().to_string().contains("UTF-8"));
         let mut lines = &b"\xff\nb"[..];
         let mut line = || read_line(&mut lines, "the message").unwrap();
         assert!(text(line().unwrap(), "the message").is_err());

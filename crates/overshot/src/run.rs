@@ -3,7 +3,7 @@
 
 use crate::args::AnswerFlags;
 use crate::display::{AnswerWriter, Look, speed_line};
-use crate::input::read_text;
+use crate::input::{PROMPT_BYTES_MAX, read_text};
 use crate::interrupt::StopRequest;
 use crate::session::{Answer, Ending, Session, Timing};
 use clap::Args;
@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         answer(arguments, &mut session, prompt, out)?
     };
     if Look::of_stderr() == Look::Terminal && !arguments.json {
-        eprintln!("{}", Look::of_stderr().dim(&speed_line(&timing)));
+        let _ = writeln!(std::io::stderr(), "{}", Look::of_stderr().dim(&speed_line(&timing)));
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ fn prompt(given: &str) -> anyhow::Result<String> {
     if given != "-" {
         return Ok(given.to_owned());
     }
-    read_text(std::io::stdin(), "the prompt on the input")
+    read_text(std::io::stdin(), "the prompt on the input", PROMPT_BYTES_MAX)
 }
 
 fn answer(
@@ -113,21 +113,23 @@ impl Stream {
         match delta {
             Delta::Content(text) => {
                 if std::mem::take(&mut self.wrote_aside) {
-                    self.aside.finish(&mut std::io::stderr())?;
+                    let _ = self.aside.finish(&mut std::io::stderr());
                 }
                 write!(out, "{}", self.look.text(text))?;
                 out.flush()
             }
             other => {
                 self.wrote_aside = true;
-                self.aside.write(other, &mut std::io::stderr())
+                // An error stream that takes nothing does not cost the answer.
+                let _ = self.aside.write(other, &mut std::io::stderr());
+                Ok(())
             }
         }
     }
 
     fn finish(&mut self, answer: &Answer, out: &mut dyn Write) -> std::io::Result<()> {
         if std::mem::take(&mut self.wrote_aside) {
-            self.aside.finish(&mut std::io::stderr())?;
+            let _ = self.aside.finish(&mut std::io::stderr());
         }
         if !answer.message.content.is_empty() { writeln!(out) } else { Ok(()) }
     }

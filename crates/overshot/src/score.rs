@@ -5,7 +5,7 @@ use crate::args::ComputeFlags;
 use crate::compute::start_backend;
 use crate::display::PrefillBar;
 use crate::failure::bad_input;
-use crate::input::read_text;
+use crate::input::{IDS_BYTES_MAX, read_file, read_text};
 use crate::logits_file::LogitsFile;
 use crate::model_source::ModelSource;
 use anyhow::{Context, bail};
@@ -14,7 +14,6 @@ use overshot_backend::{Backend, Row, StepPlan, Wanted, argmax, log_sum_exp};
 use overshot_kv::{Kv, PoolCapacity, SetId};
 use overshot_model::Spec;
 use serde::Serialize;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +32,7 @@ row s chose token s, row 0 follows the last id.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// A JSON list of token ids
+    /// A JSON list of token ids; - reads it from the input
     #[arg(long, value_name = "FILE.json")]
     ids: PathBuf,
 
@@ -134,9 +133,12 @@ fn print(report: &Report, json: bool, out: &mut dyn Write) -> anyhow::Result<()>
 }
 
 fn read_ids(path: &Path, spec: &Spec) -> anyhow::Result<Vec<u32>> {
-    let shown = path.display();
-    let file = File::open(path).map_err(|error| bad_input(format!("cannot read {shown}: {error}")))?;
-    let text = read_text(file, &shown.to_string())?;
+    let (text, shown) = if path == Path::new("-") {
+        let name = "the list on the input";
+        (read_text(std::io::stdin(), name, IDS_BYTES_MAX)?, name.to_owned())
+    } else {
+        (read_file(path, IDS_BYTES_MAX)?, path.display().to_string())
+    };
     let ids: Vec<u32> = serde_json::from_str(&text)
         .map_err(|error| bad_input(format!("{shown} is not a JSON list of token ids: {error}")))?;
     if ids.is_empty() {

@@ -215,6 +215,37 @@ fn ids_that_are_none_are_refused() {
 }
 
 #[test]
+#[cfg(unix)]
+fn input_without_end_is_refused() {
+    assert!(refused(&["score", "--ids", "/dev/zero"]).contains("no regular file"));
+    let endless = |arguments: &[&str]| {
+        let zeros = std::fs::File::open("/dev/zero").unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_overshot")).args(arguments).stdin(zeros).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("longer than"), "{arguments:?}");
+    };
+    endless(&["score", "--ids", "-"]);
+    endless(&["run", "-"]);
+    endless(&["chat"]);
+    let output = overshot_with_input(&["score", "--ids", "-"], "[0, 5]");
+    assert!(stdout(&output).starts_with("2 tokens"));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_error_stream_that_takes_nothing_changes_nothing_else() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_overshot")).args(arguments).stderr(full()).output().unwrap()
+    };
+    assert_eq!(run(&["inspect", "no-such-folder"]).status.code(), Some(2));
+    assert_eq!(run(&["run"]).status.code(), Some(2));
+    let thinking = run(&["run", "What is 6 times 4?", "--effort", "high"]);
+    assert_eq!((thinking.status.code(), stdout(&thinking)), (Some(0), "24\n"));
+}
+
+#[test]
 fn scores_never_go_where_something_would_be_lost() {
     let folder = model_folder(&["model.safetensors"], str::to_owned);
     let at = |name: &str| folder.path().join(name);
