@@ -2,6 +2,7 @@
 //! file. Nothing is looked up here: what a flag means for a model is checked where the model is known.
 
 use crate::sampling::SamplingFlags;
+use crate::usage::{at_least_one, from_1_to_1024};
 use crate::{chat, doctor, inspect, run, score};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
@@ -59,7 +60,7 @@ pub struct ComputeFlags {
     pub act: Activations,
 
     /// Worker threads, 1 to 1024 [default: one per core]; results do not depend on it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_1_to_1024)]
     pub threads: Option<u16>,
 
     /// What computes
@@ -77,11 +78,11 @@ impl ComputeFlags {
 #[derive(Args, Clone, Debug, Default)]
 pub struct AnswerFlags {
     /// End the answer after N tokens [default: when the model ends it, or the context is full]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
     pub max_tokens: Option<NonZeroUsize>,
 
     /// Tokens that prompt and answer may have together [default: the model's context, at most 65,536]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = at_least_one)]
     pub context: Option<NonZeroUsize>,
 
     /// End the answer before TEXT; may be repeated. Thinking and tool calls are not searched

@@ -19,14 +19,19 @@ mod sampling;
 mod score;
 mod session;
 mod table;
+mod usage;
 
 use args::Command;
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let arguments = match args::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::report(&error, std::env::args_os()),
+    };
     let mut out = std::io::stdout().lock();
-    let outcome = match args::Arguments::parse().command {
+    let outcome = match arguments.command {
         Command::Run(arguments) => run::run(&arguments, &mut out),
         Command::Chat(arguments) => chat::run(&arguments, &mut out),
         Command::Score(arguments) => score::run(&arguments, &mut out),

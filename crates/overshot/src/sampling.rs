@@ -1,8 +1,9 @@
 //! From sampling flags and the model's own defaults to [`Sampling`].
 
 use crate::failure::bad_input;
+use crate::usage::{number, whole_number};
 use clap::Args;
-use overshot_backend::Sampling;
+use overshot_backend::{Sampling, SamplingError};
 use serde::Deserialize;
 use std::str::FromStr;
 
@@ -11,39 +12,39 @@ use std::str::FromStr;
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingFlags {
     /// 0 always takes the likeliest token; higher is more varied
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number)]
     temperature: Option<f32>,
 
     /// Keep the smallest set of tokens whose probability reaches P
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number)]
     top_p: Option<f32>,
 
     /// Keep the K likeliest tokens; 0 keeps all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
     top_k: Option<usize>,
 
     /// Drop tokens less likely than this share of the likeliest
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = number)]
     min_p: Option<f32>,
 
     /// Same seed, same answer [default: from the clock]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u64>)]
     seed: Option<u64>,
 
     /// Above 1: tokens of prompt and answer become less likely
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", allow_negative_numbers = true, value_parser = number)]
     repetition_penalty: Option<f32>,
 
     /// Taken once from the logit of a token that is in the answer, -2 to 2
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
     presence_penalty: Option<f32>,
 
     /// Taken from the logit of a token each time it is in the answer, -2 to 2
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = number)]
     frequency_penalty: Option<f32>,
 
     /// Add VALUE (-100 to 100) to the logit of token ID; may be repeated
-    #[arg(long, value_name = "ID=VALUE")]
+    #[arg(long, value_name = "ID=VALUE", allow_hyphen_values = true)]
     logit_bias: Vec<LogitBias>,
 }
 
@@ -113,8 +114,25 @@ impl SamplingFlags {
             seed: self.seed.unwrap_or_else(seed_from_clock),
             top_logprobs: base.top_logprobs,
         };
-        sampling.validate(vocab_size)?;
+        sampling.validate(vocab_size).map_err(|error| self.where_it_stands(&error))?;
         Ok(sampling)
+    }
+
+    /// The error with its parameter named as whoever has to change it knows it.
+    fn where_it_stands(&self, error: &SamplingError) -> anyhow::Error {
+        let told = error.to_string();
+        let (parameter, rest) = told.split_once(' ').unwrap_or((&told, ""));
+        let is_default = match parameter {
+            "temperature" => self.temperature.is_none(),
+            "top_p" => self.top_p.is_none(),
+            "top_k" => self.top_k.is_none(),
+            _ => false,
+        };
+        bad_input(if is_default {
+            format!("generation_config.json: {told}")
+        } else {
+            format!("--{} {rest}", parameter.replace('_', "-"))
+        })
     }
 }
 
@@ -151,11 +169,13 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         let error = |flags: &[&str]| resolve("{}", flags).unwrap_err().to_string();
-        assert!(error(&["--temperature", "-1"]).contains("temperature"));
-        assert!(error(&["--top-p", "0"]).contains("top_p"));
+        assert!(error(&["--temperature", "-1"]).starts_with("--temperature is -1"));
+        assert!(error(&["--top-p", "0"]).starts_with("--top-p is 0"));
+        let broken = resolve(r#"{"temperature": -1}"#, &[]).unwrap_err().to_string();
+        assert!(broken.starts_with("generation_config.json: temperature is -1"), "{broken}");
         assert!(error(&["--logit-bias", "100=1"]).contains("token 100"));
         assert!(error(&["--logit-bias", "1:1"]).contains("ID=VALUE"));
-        assert!(error(&["--min-p", "nan"]).contains("min_p"));
+        assert!(error(&["--min-p", "nan"]).contains("--min-p"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::failure::bad_input;
 use crate::input::{IDS_BYTES_MAX, read_file, read_text};
 use crate::logits_file::LogitsFile;
 use crate::model_source::ModelSource;
+use crate::usage::{from_1_to_1024, whole_number};
 use anyhow::{Context, bail};
 use clap::Args;
 use overshot_backend::{Backend, Row, StepPlan, Wanted, argmax, log_sum_exp};
@@ -41,11 +42,11 @@ pub struct Arguments {
     out: Option<PathBuf>,
 
     /// Tokens that one step computes, 1 to 1024; results do not depend on it
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 128, allow_negative_numbers = true, value_parser = from_1_to_1024)]
     chunk: u16,
 
     /// Continue with the K likeliest tokens, one after the other
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true, value_parser = whole_number::<usize>)]
     greedy: usize,
 
     /// Print one JSON object instead of text
