@@ -2,10 +2,10 @@
 //! does not reuse prompt prefixes yet.
 
 use crate::args::AnswerFlags;
-use crate::display::{AnswerWriter, Look, speed_line};
+use crate::display::{AnswerWriter, Look, cut_line, speed_line};
 use crate::failure::{BadInput, one_line, sentence};
 use crate::input::{read_line, text};
-use crate::interrupt::StopRequest;
+use crate::interrupt::{PROMPT, StopRequest};
 use crate::session::{Ending, Session, StepFailed};
 use clap::Args;
 use overshot_chat::{ChatError, Effort, Message, RenderOptions};
@@ -17,7 +17,8 @@ Examples:
   overshot chat
   overshot chat --model ~/models/DeepSeek-V4-Flash --effort high
 
-One line is one message. Ctrl-C stops the answer only; Ctrl-D or /quit ends the conversation.";
+One line is one message; one that begins with a space is no command. Ctrl-C stops the answer only; Ctrl-D or /quit
+ends the conversation.";
 
 const COMMANDS: &str = "\
 /new            forget the conversation
@@ -80,10 +81,15 @@ enum Line<'a> {
     Effort(&'a str),
     Help,
     Quit,
+    /// Looks like a command and is none.
+    Unknown(&'a str),
 }
 
 impl<'a> Line<'a> {
     fn parse(line: &'a str) -> Self {
+        if line.starts_with(' ') && !line.trim().is_empty() {
+            return Line::Message(line.trim());
+        }
         let line = line.trim();
         match line.split_once(' ').unwrap_or((line, "")) {
             ("", _) => Line::Nothing,
@@ -91,6 +97,10 @@ impl<'a> Line<'a> {
             ("/effort", level) => Line::Effort(level.trim()),
             ("/help", "") => Line::Help,
             ("/quit" | "/exit", "") => Line::Quit,
+            // A path has more slashes.
+            (word, _) if word.strip_prefix('/').is_some_and(|word| !word.contains('/')) => {
+                Line::Unknown(line)
+            }
             _ => Line::Message(line),
         }
     }
@@ -99,11 +109,20 @@ impl<'a> Line<'a> {
 impl Conversation {
     fn run(&mut self, mut input: impl BufRead, show_prompt: bool, out: &mut dyn Write) -> anyhow::Result<()> {
         loop {
+            let at_prompt = show_prompt.then(|| self.stop.while_at_prompt());
             if show_prompt {
-                write!(out, "> ")?;
+                write!(out, "{PROMPT}")?;
                 out.flush()?;
             }
-            let Some(line) = read_line(&mut input, "the message")? else { return Ok(()) };
+            let line = read_line(&mut input, "the message")?;
+            drop(at_prompt);
+            let Some(line) = line else {
+                // Ctrl-D leaves the cursor behind the prompt.
+                if show_prompt {
+                    writeln!(out)?;
+                }
+                return Ok(());
+            };
             let line = match text(line, "the message") {
                 Ok(line) => line,
                 Err(error) => {
@@ -115,9 +134,20 @@ impl Conversation {
                 Line::Quit => return Ok(()),
                 Line::Nothing => {}
                 Line::Help => writeln!(out, "{COMMANDS}")?,
-                Line::New => self.messages = self.system.clone(),
+                Line::Unknown(line) => writeln!(
+                    out,
+                    "there is no command `{}`: /help lists them, and a space before it makes it a message",
+                    one_line(line)
+                )?,
+                Line::New => {
+                    self.messages = self.system.clone();
+                    writeln!(out, "{}", self.look.dim("[a new conversation]"))?;
+                }
                 Line::Effort(level) => match level.parse() {
-                    Ok(effort) => self.options.effort = effort,
+                    Ok(effort) => {
+                        self.options.effort = effort;
+                        writeln!(out, "{}", self.look.dim(&format!("[effort {level}]")))?;
+                    }
                     Err(error) => writeln!(out, "{}", one_line(&error.to_string()))?,
                 },
                 Line::Message(text) => self.turn(text, out)?,
@@ -150,7 +180,10 @@ impl Conversation {
         if answer.ending == Ending::Interrupted {
             writeln!(out, "{}", self.look.dim("[stopped]"))?;
         }
-        if self.look == Look::Terminal {
+        if answer.ending == Ending::LimitReached {
+            let _ = writeln!(std::io::stderr(), "{}", Look::of_stderr().dim(&cut_line(&answer.timing)));
+        }
+        if self.look.is_terminal() {
             writeln!(out, "{}", self.look.dim(&speed_line(&answer.timing)))?;
         }
         self.messages.push(answer.message.to_message());
@@ -169,10 +202,13 @@ mod tests {
 
     #[test]
     fn lines_are_messages_unless_they_are_commands() {
-        assert_eq!(Line::parse(" Hello there\n"), Line::Message("Hello there"));
+        assert_eq!(Line::parse("Hello there \n"), Line::Message("Hello there"));
+        assert_eq!(Line::parse(" /new\n"), Line::Message("/new"));
+        assert_eq!(Line::parse("  \n"), Line::Nothing);
+        assert_eq!(Line::parse("/efort high"), Line::Unknown("/efort high"));
         assert_eq!(Line::parse("/effort high\n"), Line::Effort("high"));
         assert_eq!(Line::parse("/new\n"), Line::New);
-        assert_eq!(Line::parse("/new ideas"), Line::Message("/new ideas"));
+        assert_eq!(Line::parse("/new ideas"), Line::Unknown("/new ideas"));
         assert_eq!(Line::parse("/usr/bin is a folder"), Line::Message("/usr/bin is a folder"));
         assert_eq!(Line::parse("\n"), Line::Nothing);
     }

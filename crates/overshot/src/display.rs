@@ -13,10 +13,23 @@ const BAR_FROM_TOKENS: usize = 256;
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
+/// Whether a terminal wants text without colours and moving lines.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// By the convention of NO_COLOR, or because the terminal knows none.
+fn is_colourless() -> bool {
+    is_dumb() || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
 /// Something is happening, its length unknown: says what, and for how long already. Shown only on a terminal.
 pub fn spinner(what: &str) -> ProgressBar {
+    if is_dumb() {
+        return ProgressBar::hidden();
+    }
     let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
         spinner.set_style(style);
     }
     spinner.enable_steady_tick(Duration::from_millis(100));
@@ -28,11 +41,12 @@ pub struct PrefillBar(ProgressBar);
 
 impl PrefillBar {
     pub fn new(prompt_tokens: usize) -> Self {
-        if prompt_tokens < BAR_FROM_TOKENS {
+        if prompt_tokens < BAR_FROM_TOKENS || is_dumb() {
             return PrefillBar(ProgressBar::hidden());
         }
         let bar = ProgressBar::new(prompt_tokens as u64);
-        if let Ok(style) = ProgressStyle::with_template("prompt {bar:30} {pos}/{len} tokens, {eta} left") {
+        // Wide parts are cut where the line ends: a line that wraps could not be taken back.
+        if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
             bar.set_style(style);
         }
         PrefillBar(bar)
@@ -40,6 +54,8 @@ impl PrefillBar {
 
     pub fn show(&self, done: usize) {
         self.0.set_position(done as u64);
+        let all = self.0.length().unwrap_or_default();
+        self.0.set_message(prefill_line(done as u64, all, self.0.eta()));
     }
 
     pub fn clear(&self) {
@@ -47,11 +63,21 @@ impl PrefillBar {
     }
 }
 
+/// `prompt [######--------------] 1234/4100 tokens, 12 s left`
+fn prefill_line(done: u64, all: u64, left: Duration) -> String {
+    const CELLS: u64 = 20;
+    let full = (done * CELLS).checked_div(all).unwrap_or(CELLS).min(CELLS) as usize;
+    let (full, empty) = ("#".repeat(full), "-".repeat(CELLS as usize - full));
+    format!("prompt [{full}{empty}] {done}/{all} tokens, {} s left", left.as_secs())
+}
+
 /// Whether a stream is a terminal: there, thinking is dimmed and control characters are made visible, so that no
 /// model output can drive the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     Terminal,
+    /// A terminal that is not to be sent colours.
+    ColourlessTerminal,
     Plain,
 }
 
@@ -65,7 +91,15 @@ impl Look {
     }
 
     fn of(stream: &impl IsTerminal) -> Self {
-        if stream.is_terminal() { Look::Terminal } else { Look::Plain }
+        match stream.is_terminal() {
+            true if is_colourless() => Look::ColourlessTerminal,
+            true => Look::Terminal,
+            false => Look::Plain,
+        }
+    }
+
+    pub fn is_terminal(self) -> bool {
+        self != Look::Plain
     }
 
     pub fn text(self, text: &str) -> Cow<'_, str> {
@@ -79,7 +113,7 @@ impl Look {
     pub fn dim(self, text: &str) -> String {
         match self {
             Look::Terminal => format!("{DIM}{}{PLAIN}", self.text(text)),
-            Look::Plain => text.to_owned(),
+            Look::ColourlessTerminal | Look::Plain => self.text(text).into_owned(),
         }
     }
 }
@@ -153,6 +187,11 @@ impl AnswerWriter {
     }
 }
 
+/// `[cut at 40 tokens]`: the answer did not end by itself.
+pub fn cut_line(timing: &Timing) -> String {
+    format!("[cut at {} tokens]", timing.generated_tokens)
+}
+
 /// `[12 tokens read in 0.05 s, 10 written at 123.4 tokens/s]`
 pub fn speed_line(timing: &Timing) -> String {
     let Timing { prompt_tokens, generated_tokens, first_token_seconds, decode_tokens_per_second, .. } =
@@ -181,6 +220,21 @@ mod tests {
         let deltas = [Delta::Content("Par".into()), Delta::Content("is.\x1b[2J".into())];
         assert_eq!(written(Look::Plain, &deltas), "Paris.\x1b[2J\n");
         assert_eq!(written(Look::Terminal, &deltas), "Paris.\u{FFFD}[2J\n");
+    }
+
+    #[test]
+    fn a_terminal_without_colours_gets_no_control_characters() {
+        let text = "a\x1b[2Jb";
+        assert_eq!(Look::ColourlessTerminal.dim(text), "a\u{FFFD}[2Jb");
+        assert_eq!(Look::Terminal.dim(text), format!("{DIM}a\u{FFFD}[2Jb{PLAIN}"));
+        assert_eq!(Look::Plain.dim(text), text);
+    }
+
+    #[test]
+    fn the_prefill_line_shows_the_share() {
+        let line = prefill_line(1_025, 4_100, Duration::from_millis(12_300));
+        assert_eq!(line, "prompt [#####---------------] 1025/4100 tokens, 12 s left");
+        assert!(prefill_line(1, 0, Duration::ZERO).contains("[####################]"));
     }
 
     #[test]

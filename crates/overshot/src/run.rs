@@ -2,7 +2,7 @@
 //! that it can be used in a pipe.
 
 use crate::args::AnswerFlags;
-use crate::display::{AnswerWriter, Look, speed_line};
+use crate::display::{AnswerWriter, Look, cut_line, speed_line};
 use crate::input::{PROMPT_BYTES_MAX, read_text};
 use crate::interrupt::StopRequest;
 use crate::session::{Answer, Ending, Session, Timing};
@@ -53,12 +53,18 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let prompt = prompt(&arguments.prompt)?;
     let mut session = Session::start(&arguments.answer)?;
-    let timing = if arguments.raw {
+    let (ending, timing) = if arguments.raw {
         complete(arguments, &mut session, &prompt, out)?
     } else {
         answer(arguments, &mut session, prompt, out)?
     };
-    if Look::of_stderr() == Look::Terminal && !arguments.json {
+    if arguments.json {
+        return Ok(());
+    }
+    if ending == Ending::LimitReached {
+        let _ = writeln!(std::io::stderr(), "{}", Look::of_stderr().dim(&cut_line(&timing)));
+    }
+    if Look::of_stderr().is_terminal() {
         let _ = writeln!(std::io::stderr(), "{}", Look::of_stderr().dim(&speed_line(&timing)));
     }
     Ok(())
@@ -76,7 +82,7 @@ fn answer(
     session: &mut Session,
     prompt: String,
     out: &mut dyn Write,
-) -> anyhow::Result<Timing> {
+) -> anyhow::Result<(Ending, Timing)> {
     let mut messages: Vec<Message> =
         arguments.system.iter().map(|text| Message::system(text.as_str())).collect();
     messages.push(Message::user(prompt));
@@ -89,7 +95,7 @@ fn answer(
     } else {
         stream.finish(&answer, out)?;
     }
-    Ok(answer.timing)
+    Ok((answer.ending, answer.timing))
 }
 
 /// The answer to the output, the rest to the error stream; nothing while JSON is wanted.
@@ -159,7 +165,7 @@ fn complete(
     session: &mut Session,
     prompt: &str,
     out: &mut dyn Write,
-) -> anyhow::Result<Timing> {
+) -> anyhow::Result<(Ending, Timing)> {
     let look = Look::of_stdout();
     let mut whole = String::new();
     let (ending, timing) = session.complete(prompt, &StopRequest::default(), |text| {
@@ -183,5 +189,5 @@ fn complete(
     } else {
         writeln!(out)?;
     }
-    Ok(timing)
+    Ok((ending, timing))
 }

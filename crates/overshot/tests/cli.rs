@@ -109,6 +109,18 @@ fn answers_end_before_a_stop_string() {
 }
 
 #[test]
+fn an_answer_that_is_cut_says_so_on_the_error_stream() {
+    let question = "What is the capital of France?";
+    for arguments in [&["run", question][..], &["run", "--raw", "It was"], &["chat"]] {
+        let input = if arguments == ["chat"] { question } else { "" };
+        let output = overshot_with_input(&[arguments, &["--max-tokens", "3"]].concat(), input);
+        assert!(output.status.success());
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "[cut at 3 tokens]\n", "{arguments:?}");
+    }
+    assert_eq!(String::from_utf8_lossy(&overshot(&["run", question]).stderr), "");
+}
+
+#[test]
 fn a_seed_repeats_an_answer() {
     let story = ["run", "--raw", "It was a dark night", "--temperature", "1", "--max-tokens", "30", "--seed"];
     let ask = |seed: &str| succeeds(&[&story[..], &[seed]].concat());
@@ -118,11 +130,13 @@ fn a_seed_repeats_an_answer() {
 
 #[test]
 fn a_conversation_goes_on_line_by_line() {
-    let input = "What is the capital of France?\n/effort high\nWhat is 6 times 4?\n/effort great\n/new\n/quit\nnever\n";
+    let input = "What is the capital of France?\n/effort high\nWhat is 6 times 4?\n/effort great\n/efort low\n/new\n/quit\nnever\n";
     let output = overshot_with_input(&["chat"], input);
     assert!(output.status.success());
-    let expected = "The capital of France is Paris.\n[thinking] 6 * 4 = 24.\n\n[answer] 24\n\
-                    effort `great` is none of none, low, medium, high, xhigh, max\n";
+    let expected = "The capital of France is Paris.\n[effort high]\n[thinking] 6 * 4 = 24.\n\n[answer] 24\n\
+                    effort `great` is none of none, low, medium, high, xhigh, max\n\
+                    there is no command `/efort low`: /help lists them, and a space before it makes it a message\n\
+                    [a new conversation]\n";
     assert_eq!(stdout(&output), expected);
 }
 
@@ -135,9 +149,10 @@ fn a_conversation_survives_what_goes_wrong_in_a_turn() {
     let output = overshot_with_input(&["chat", "--context", "100", "--model", shown(folder.path())], &input);
     assert!(output.status.success());
     let lines: Vec<&str> = stdout(&output).lines().collect();
-    assert_eq!(lines.len(), 3, "{lines:?}");
-    assert!(lines[0].contains("max") && lines[1].contains("raise --context"), "{lines:?}");
-    assert_eq!(lines[2], "The capital of France is Paris.");
+    assert_eq!(lines.len(), 5, "{lines:?}");
+    assert_eq!((lines[0], lines[2]), ("[effort max]", "[effort none]"));
+    assert!(lines[1].contains("max") && lines[3].contains("raise --context"), "{lines:?}");
+    assert_eq!(lines[4], "The capital of France is Paris.");
 }
 
 #[test]
