@@ -27,6 +27,14 @@ pub fn bad_input(sentence: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(BadInput(sentence.into()))
 }
 
+/// A model whose forward pass gives no numbers. `label` names it, `detail` says where it showed.
+pub fn damaged_model(label: &str, detail: &str) -> String {
+    format!(
+        "the logits that {label} computes are not numbers: its weights are damaged or of a kind that is not \
+         supported ({detail})"
+    )
+}
+
 /// Prints the failure and chooses the exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     // Whoever reads our output has read enough (`overshot inspect | head`): not a failure of ours.

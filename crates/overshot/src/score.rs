@@ -4,7 +4,7 @@
 use crate::args::ComputeFlags;
 use crate::compute::start_backend;
 use crate::display::PrefillBar;
-use crate::failure::bad_input;
+use crate::failure::{bad_input, damaged_model};
 use crate::input::{IDS_BYTES_MAX, read_file, read_text};
 use crate::logits_file::LogitsFile;
 use crate::model_source::ModelSource;
@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let mut feeder = Feeder::start(start_backend(&arguments.compute, model, capacity)?)?;
+    let mut feeder = Feeder::start(start_backend(&arguments.compute, model, capacity)?, source.label())?;
 
     let started = Instant::now();
     let (nll, last_logits) = score(&mut feeder, &ids, usize::from(arguments.chunk), file.as_mut())?;
@@ -161,14 +161,15 @@ struct Feeder {
     set: SetId,
     next_plan: u64,
     vocab: usize,
+    model_label: String,
 }
 
 impl Feeder {
-    fn start(backend: Box<dyn Backend>) -> anyhow::Result<Self> {
+    fn start(backend: Box<dyn Backend>, model_label: String) -> anyhow::Result<Self> {
         let mut kv = Kv::new(backend.capacity());
         let set = kv.create()?;
         let vocab = backend.spec().vocab_size;
-        Ok(Feeder { backend, kv, set, next_plan: 0, vocab })
+        Ok(Feeder { backend, kv, set, next_plan: 0, vocab, model_label })
     }
 
     /// Appends tokens; returns the logits after each of them, `[tokens, vocab]`.
@@ -184,8 +185,11 @@ impl Feeder {
         if logits.len() != tokens.len() * self.vocab {
             bail!("the backend answered with {} logits for {} tokens", logits.len(), tokens.len());
         }
-        match logits.iter().position(|logit| logit.is_nan()) {
-            Some(at) => bail!("the logits at position {} are not numbers", start + at / self.vocab),
+        match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+            Some(at) => {
+                let detail = format!("first at position {}", start + at / self.vocab);
+                bail!(damaged_model(&self.model_label, &detail))
+            }
             None => Ok(logits),
         }
     }

@@ -5,7 +5,7 @@ use crate::answer::Delivery;
 use crate::args::AnswerFlags;
 use crate::compute::start_backend;
 use crate::display::{PrefillBar, spinner};
-use crate::failure::{bad_input, note, one_line};
+use crate::failure::{bad_input, damaged_model, note, one_line};
 use crate::interrupt::StopRequest;
 use crate::model_source::ModelSource;
 use crate::table::bytes;
@@ -74,7 +74,7 @@ pub struct StepFailed(String);
 
 impl fmt::Display for StepFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the step that computed the answer failed: {}", self.0)
+        f.write_str(&self.0)
     }
 }
 
@@ -203,7 +203,8 @@ impl Session {
                     Event::Finished { reason, usage, .. } => {
                         bar.clear();
                         let total = started.elapsed().as_secs_f64();
-                        let ending = if has_stopped { Ending::Stopped } else { ending(reason)? };
+                        let ending =
+                            if has_stopped { Ending::Stopped } else { ending(reason, &self.model_label)? };
                         return Ok((ending, timing(usage, first_token_seconds.unwrap_or(total), total)));
                     }
                 }
@@ -247,12 +248,21 @@ fn context(asked: Option<NonZeroUsize>, most: usize) -> anyhow::Result<usize> {
     }
 }
 
-fn ending(reason: Finish) -> anyhow::Result<Ending> {
+fn ending(reason: Finish, model_label: &str) -> anyhow::Result<Ending> {
     match reason {
         Finish::Stop(_) => Ok(Ending::Stopped),
         Finish::Length => Ok(Ending::LimitReached),
         Finish::Cancelled => Ok(Ending::Interrupted),
-        Finish::Failed(sentence) => Err(anyhow::Error::new(StepFailed(sentence))),
+        Finish::Failed(detail) => Err(anyhow::Error::new(StepFailed(step_failure(&detail, model_label)))),
+    }
+}
+
+/// The engine tells failures as text; those of the forward pass name the logits.
+fn step_failure(detail: &str, model_label: &str) -> String {
+    if detail.contains("logit") {
+        damaged_model(model_label, detail)
+    } else {
+        format!("the step that computed the answer failed: {detail}")
     }
 }
 

@@ -3,6 +3,7 @@
 #![cfg(feature = "embedded-model")]
 #![allow(clippy::unwrap_used)]
 
+use safetensors::SafeTensors;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,7 @@ fn refused(arguments: &[&str]) -> String {
 /// A copy of the built-in model's folder, without some files and with another `config.json`.
 fn model_folder(files: &[&str], change_config: impl Fn(&str) -> String) -> tempfile::TempDir {
     let (original, folder) = (repository("models/dsv4-mini"), tempfile::tempdir().unwrap());
+    std::fs::create_dir(folder.path().join("encoding")).unwrap();
     for file in files {
         std::fs::copy(original.join(file), folder.path().join(file)).unwrap();
     }
@@ -170,6 +172,35 @@ fn a_tokenizer_of_another_model_is_refused() {
 }
 
 #[test]
+fn damaged_weights_are_named_as_the_cause() {
+    let folder = model_folder(
+        &["model.safetensors", "tokenizer.json", "generation_config.json", "encoding/prompts.json"],
+        str::to_owned,
+    );
+    let weights = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    let (header_bytes, header) = SafeTensors::read_metadata(&bytes).unwrap();
+    let (start, end) = header.info("head.weight").unwrap().data_offsets;
+    // All bits set is a NaN in bfloat16. Big matrices are not searched for them at the start.
+    bytes[8 + header_bytes + start..8 + header_bytes + end].fill(0xff);
+    std::fs::write(&weights, bytes).unwrap();
+    let ids = folder.path().join("ids.json");
+    std::fs::write(&ids, "[0, 5]").unwrap();
+    let model = shown(folder.path());
+    for arguments in
+        [&["run", "Hello", "--model", model][..], &["score", "--ids", shown(&ids), "--model", model]]
+    {
+        let output = overshot(arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(
+            error.contains(model) && error.contains("are not numbers: its weights are damaged"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn model_files_that_are_no_files_are_refused() {
     for broken in ["tokenizer.json", "generation_config.json"] {
         let files: Vec<_> = ["model.safetensors", "tokenizer.json", "generation_config.json"]
@@ -266,7 +297,7 @@ fn scores_never_go_where_something_would_be_lost() {
         assert!(error.contains(&format!("cannot write {}", shown(&out))), "{error}");
     }
     assert!(std::fs::read(at("model.safetensors")).unwrap() == before);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
 }
 
 #[test]
