@@ -17,8 +17,8 @@ Examples:
   overshot chat
   overshot chat --model ~/models/DeepSeek-V4-Flash --effort high
 
-One line is one message; one that begins with a space is no command. Ctrl-C stops the answer only; Ctrl-D or /quit
-ends the conversation.";
+One line is one message; one that begins with a space is no command.
+Ctrl-C stops the answer only; Ctrl-D or /quit ends the conversation.";
 
 const COMMANDS: &str = "\
 /new            forget the conversation

@@ -61,11 +61,18 @@ pub fn sentence(error: &anyhow::Error) -> String {
     one_line(&sentence)
 }
 
+/// Longer messages are foreign text, such as a value of a JSON file that is quoted whole.
+const LINE_CHARS_MAX: usize = 2000;
+
 /// Text with its line ends as spaces and its control characters visible: names and texts out of files can neither
 /// break the line nor drive a terminal.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
-    for character in text.trim_end().chars() {
+    for (count, character) in text.trim_end().chars().enumerate() {
+        if count == LINE_CHARS_MAX {
+            line.push_str("...");
+            break;
+        }
         match character {
             '\n' | '\r' | '\t' => line.push(' '),
             // Besides the control characters: what turns the direction of writing, or hides.
@@ -114,6 +121,7 @@ mod tests {
         assert_eq!(sentence(&anyhow::Error::new(told)), "cannot read x: no disk");
         let untold = Err::<(), _>(io()).context("cannot write y").unwrap_err();
         assert_eq!(sentence(&untold), "cannot write y: no disk");
+        assert_eq!(one_line(&"long".repeat(9999)).len(), LINE_CHARS_MAX + 3);
         assert_eq!(one_line("a\nb\x1b[2J\u{202e}c\n"), "a b\\u{1b}[2J\\u{202e}c");
     }
 
