@@ -8,9 +8,8 @@ use crate::{CpuError, Isa};
 use memmap2::MmapMut;
 use overshot_backend::{IndexKeyFormat, KvFormat, Numerics};
 use overshot_kv::{PageId, PageOp, Pool, PoolCapacity, TOKENS_PER_PAGE};
-use overshot_model::quant::{
-    self, ENTRY_DATA_BYTES, ENTRY_SCALE_BYTES, INDEX_KEY_FP4_BYTES, INDEX_KEY_FP4_SCALES, PackedPage,
-};
+use overshot_model::memory::{CacheFormats, RingSlots};
+use overshot_model::quant::{self, ENTRY_DATA_BYTES, ENTRY_SCALE_BYTES, INDEX_KEY_FP4_BYTES, PackedPage};
 use overshot_model::{HEAD_DIM, INDEX_DIM, LayerKind, Spec};
 
 pub struct Pools {
@@ -235,10 +234,10 @@ fn array_mut<T, const N: usize>(slice: &mut [T]) -> &mut [T; N] {
 
 fn key_bytes(format: IndexKeyFormat) -> usize {
     match format {
-        IndexKeyFormat::F32 => INDEX_DIM * 4,
-        IndexKeyFormat::Bf16 => INDEX_DIM * 2,
-        IndexKeyFormat::Fp8 => INDEX_DIM + 4,
-        IndexKeyFormat::Fp4 => INDEX_KEY_FP4_BYTES + INDEX_KEY_FP4_SCALES,
+        IndexKeyFormat::F32 => CacheFormats::INDEX_KEY_F32,
+        IndexKeyFormat::Bf16 => CacheFormats::INDEX_KEY_BF16,
+        IndexKeyFormat::Fp8 => CacheFormats::INDEX_KEY_FP8,
+        IndexKeyFormat::Fp4 => CacheFormats::INDEX_KEY_FP4,
     }
 }
 
@@ -263,6 +262,15 @@ pub enum RowsOf {
     Hca(usize),
 }
 
+impl RowsOf {
+    pub fn kind(self) -> LayerKind {
+        match self {
+            RowsOf::Csa(_) | RowsOf::CsaIndexer(_) => LayerKind::Csa,
+            RowsOf::Hca(_) => LayerKind::Hca,
+        }
+    }
+}
+
 /// Rings of (K, S) rows in float32, one page a request: `[csa layers: 16 x 2 x 1024, 16 x 2 x 256][hca layers:
 /// 136 x 2 x 512]`. A ring holds one compression window (two at ratio 4, which overlap) and 8 rows more, so that
 /// the last 8 positions can be taken back.
@@ -273,8 +281,8 @@ pub struct CompressorRows {
 }
 
 impl CompressorRows {
-    pub const CSA_RING: usize = 8 + overshot_kv::ROLLBACK;
-    pub const HCA_RING: usize = 128 + overshot_kv::ROLLBACK;
+    pub const CSA_RING: usize = RingSlots::LEAST.csa_rows + overshot_kv::ROLLBACK;
+    pub const HCA_RING: usize = RingSlots::LEAST.hca_rows + overshot_kv::ROLLBACK;
     const CSA_FLOATS: usize = Self::CSA_RING * 2 * 2 * HEAD_DIM;
     const INDEXER_FLOATS: usize = Self::CSA_RING * 2 * 2 * INDEX_DIM;
     const HCA_FLOATS: usize = Self::HCA_RING * 2 * HEAD_DIM;

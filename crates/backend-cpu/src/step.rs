@@ -49,7 +49,21 @@ pub struct Step<'a> {
     pub capture: Option<&'a mut Capture>,
 }
 
+/// What compressors read of a step while they write its pools.
+pub struct StepConstants<'a> {
+    pub isa: Isa,
+    pub rms_eps: f32,
+    /// Of compressed layers.
+    pub frequencies: &'a Frequencies,
+    pub rows: &'a [Row],
+}
+
 impl<'a> Step<'a> {
+    pub fn constants(&self) -> StepConstants<'a> {
+        let Step { isa, spec, rope, rows, .. } = *self;
+        StepConstants { isa, rms_eps: spec.rms_eps, frequencies: &rope.compressed, rows }
+    }
+
     pub fn tokens_of(rows: &[Row], rope: &Rope) -> Vec<Token> {
         let places: Vec<(usize, usize, u32)> = rows
             .iter()

@@ -60,6 +60,7 @@ fn attend_in_waves(
 ) -> Vec<f32> {
     let width = attn.wo_b.cols;
     let mut z = step.buffers.take(step.tokens.len() * width);
+    let qr = step.input(&attn.wq_b, qr);
     let longest = step.rows.iter().map(|row| row.tokens.len()).max().unwrap_or(0);
     for wave in (0..longest).step_by(WAVE) {
         let mut in_wave: Vec<u32> = Vec::new();
@@ -72,7 +73,7 @@ fn attend_in_waves(
             }
         }
         for tokens in in_wave.chunks(GROUP_TOKENS) {
-            let group = attend_group(step, place, attn, selected, qr, tokens);
+            let group = attend_group(step, place, attn, selected, &qr, tokens);
             for (&token, row) in tokens.iter().zip(group.chunks_exact(width)) {
                 z[token as usize * width..][..width].copy_from_slice(row);
             }
@@ -88,16 +89,14 @@ fn attend_group(
     place: LayerPlace,
     attn: &Attention,
     selected: Option<&[Vec<u32>]>,
-    qr: &[f32],
+    qr: &Input,
     tokens: &[u32],
 ) -> Vec<f32> {
     let (spec, isa, kind) = (step.spec, step.isa, place.spec.kind);
     let width = spec.heads * HEAD_DIM;
     let mut q = step.buffers.take(tokens.len() * width);
-    let input = step.input(&attn.wq_b, qr);
     let output = Output::new(&mut q, width);
-    matmul::run(isa, vec![Job { matrix: &attn.wq_b, input: &input, rows: Rows::Picked(tokens), output }]);
-    drop(input);
+    matmul::run(isa, vec![Job { matrix: &attn.wq_b, input: qr, rows: Rows::Picked(tokens), output }]);
     let mut heads_out = step.buffers.take_zeroed(q.len());
     let groups = head_groups(spec.heads, tokens.len());
     let step_now = &*step;

@@ -4,41 +4,59 @@
 //! position; what makes an entry is gathered from it, and nothing ever needs clearing.
 
 use super::LayerPlace;
-use crate::Isa;
 use crate::norm::rms_norm;
-use crate::pools::{CompressorRows, RowsOf};
-use crate::rope::Frequencies;
+use crate::pools::{CompressorRows, Pools, RowsOf};
 use crate::simd::PoolRows;
-use crate::step::Step;
+use crate::step::{Step, StepConstants};
+use overshot_backend::Row;
 use overshot_kv::{PageId, Pool};
 use overshot_model::{Compressor, LayerKind};
+use std::ops::Range;
 
-/// Takes the tokens of one row (their products `k` and `s`, `[tokens, channels]`) and hands every entry that
-/// completes to `emit(entry index, entry)`, rotated, not yet rounded.
+/// A compressor and the products it pools: `k` and `s` of all tokens of a step, `[tokens, channels]`.
 pub struct Advance<'a> {
     pub compressor: &'a Compressor,
-    pub kind: LayerKind,
-    pub start: usize,
+    pub of: RowsOf,
     pub k: &'a [f32],
     pub s: &'a [f32],
-    pub rms_eps: f32,
 }
 
 impl Advance<'_> {
+    /// Takes the tokens of every row of the step and hands each entry that completes to `emit(row, entry index,
+    /// entry)`, rotated, not yet rounded.
     pub fn run(
-        self,
-        isa: Isa,
+        &self,
+        fixed: &StepConstants,
+        rings: &mut CompressorRows,
+        mut emit: impl FnMut(&Row, usize, &[f32]),
+    ) {
+        let channels = self.compressor.wkv.rows;
+        let mut done = 0;
+        for row in fixed.rows {
+            let products = done..done + row.tokens.len() * channels;
+            done = products.end;
+            let ring = rings.ring(self.of, row.pages.pages(Pool::CompressorRows)[0]);
+            self.run_row(fixed, row.start, products, ring, |index, entry| emit(row, index, entry));
+        }
+    }
+
+    fn run_row(
+        &self,
+        fixed: &StepConstants,
+        start: usize,
+        products: Range<usize>,
         ring: &mut [f32],
-        frequencies: &Frequencies,
         mut emit: impl FnMut(usize, &[f32]),
     ) {
-        let ratio = self.kind.ratio();
+        let kind = self.of.kind();
+        let ratio = kind.ratio();
         let width = self.compressor.norm.len();
         let channels = self.compressor.wkv.rows;
         let ring_rows = ring.len() / (2 * channels);
         let mut entry = vec![0.0; width];
-        for (i, (k, s)) in self.k.chunks_exact(channels).zip(self.s.chunks_exact(channels)).enumerate() {
-            let position = self.start + i;
+        let (k, s) = (&self.k[products.clone()], &self.s[products]);
+        for (i, (k, s)) in k.chunks_exact(channels).zip(s.chunks_exact(channels)).enumerate() {
+            let position = start + i;
             let (to_k, to_s) =
                 ring[position % ring_rows * 2 * channels..][..2 * channels].split_at_mut(channels);
             to_k.copy_from_slice(k);
@@ -54,7 +72,7 @@ impl Advance<'_> {
                 };
                 let first = index * ratio;
                 let window = first..first + ratio;
-                let rows: Vec<_> = match self.kind {
+                let rows: Vec<_> = match kind {
                     // The first half of the previous window's channels, the second half of this one's.
                     LayerKind::Csa => {
                         let previous = first.saturating_sub(ratio)..first;
@@ -62,9 +80,9 @@ impl Advance<'_> {
                     }
                     _ => window.map(|p| row(p, 0)).collect(),
                 };
-                isa.run(PoolRows { rows: &rows, out: &mut entry });
-                rms_norm(isa, &mut entry, &self.compressor.norm, self.rms_eps);
-                frequencies.at(first).apply(&mut entry);
+                fixed.isa.run(PoolRows { rows: &rows, out: &mut entry });
+                rms_norm(fixed.isa, &mut entry, &self.compressor.norm, fixed.rms_eps);
+                fixed.frequencies.at(first).apply(&mut entry);
                 emit(index, &entry);
             }
         }
@@ -74,34 +92,20 @@ impl Advance<'_> {
 /// Runs a layer's main compressor over all rows of the step and appends the entries to its pool.
 pub fn forward(step: &mut Step, at: LayerPlace, compressor: &Compressor, k: &[f32], s: &[f32]) {
     let (kind, layer) = (at.spec.kind, at.index_in_kind);
-    let (pool, rows_of) = match kind {
+    let (pool, of) = match kind {
         LayerKind::Hca => (Pool::Hca, RowsOf::Hca(layer)),
         _ => (Pool::Csa, RowsOf::Csa(layer)),
     };
-    let channels = compressor.wkv.rows;
-    let mut done = 0;
-    for row in step.rows {
-        let tokens = row.tokens.len() * channels;
-        let advance = Advance {
-            compressor,
-            kind,
-            start: row.start,
-            k: &k[done..done + tokens],
-            s: &s[done..done + tokens],
-            rms_eps: step.spec.rms_eps,
-        };
-        done += tokens;
-        let ring = step.pools.compressor_rows.ring(rows_of, row.pages.pages(Pool::CompressorRows)[0]);
-        let entries = if pool == Pool::Hca { &mut step.pools.hca } else { &mut step.pools.csa };
-        let pages = row.pages.pages(pool);
-        advance.run(step.isa, ring, &step.rope.compressed, |index, entry| {
-            let (page, slot) = entry_address(pages, index, entries.slots_per_page);
-            entries.write(layer, page, slot, entry);
-            if let Some(capture) = &mut step.capture {
-                capture.append(at.index, "compressed", entry);
-            }
-        });
-    }
+    let fixed = step.constants();
+    let Pools { csa, hca, compressor_rows, .. } = &mut *step.pools;
+    let entries = if pool == Pool::Hca { hca } else { csa };
+    Advance { compressor, of, k, s }.run(&fixed, compressor_rows, |row, index, entry| {
+        let (page, slot) = entry_address(row.pages.pages(pool), index, entries.slots_per_page);
+        entries.write(layer, page, slot, entry);
+        if let Some(capture) = &mut step.capture {
+            capture.append(at.index, "compressed", entry);
+        }
+    });
 }
 
 /// Page and slot of an entry.

@@ -106,10 +106,14 @@ fn run_experts(step: &mut Step, groups: &[Group], x: &[f32]) -> Vec<f32> {
     let rows: usize = groups.iter().map(|group| group.tokens.len()).sum();
     let mut gate = step.buffers.take(rows * width);
     let mut up = step.buffers.take(rows * width);
-    // Routed and shared experts may be stored differently; each format's input is made once.
+    // The shared expert, the last group, may be stored differently; each format's input is made once.
     let routed = step.input(&groups[0].expert.w1, x);
-    let shared = step.input(&groups[groups.len() - 1].expert.w1, x);
-    let input_for = |expert: &Expert| if routed.serves(&expert.w1) { &routed } else { &shared };
+    let shared = &groups[groups.len() - 1].expert.w1;
+    let shared = (!routed.serves(shared)).then(|| step.input(shared, x));
+    let input_for = |expert: &Expert| match &shared {
+        Some(shared) if shared.serves(&expert.w1) => shared,
+        _ => &routed,
+    };
     let mut jobs = Vec::with_capacity(2 * groups.len());
     let (mut gate_rest, mut up_rest) = (gate.as_mut_slice(), up.as_mut_slice());
     for Group { expert, tokens, .. } in groups {

@@ -3,7 +3,7 @@
 use super::LayerPlace;
 use super::compressor::{Advance, entry_address};
 use crate::min_parallel_rows;
-use crate::pools::RowsOf;
+use crate::pools::{Pools, RowsOf};
 use crate::simd::Dots;
 use crate::step::Step;
 use overshot_kv::Pool;
@@ -47,9 +47,9 @@ pub fn forward(step: &mut Step, place: LayerPlace, indexer: &Indexer, products: 
     let (q, weights) = (&*products.q, &*products.weights);
     let mut selected = Vec::with_capacity(tokens.len());
     let mut captured = Vec::new();
-    for group in groups_of_scores(tokens.len(), |token| if scored[token] { visible(token) } else { 0 }) {
-        let mut scores: Vec<Vec<f32>> =
-            group.clone().map(|token| vec![0.0; if scored[token] { visible(token) } else { 0 }]).collect();
+    let scores_of = |token: usize| if scored[token] { visible(token) } else { 0 };
+    for group in groups_of_scores(tokens.len(), scores_of) {
+        let mut scores: Vec<Vec<f32>> = group.clone().map(|token| vec![0.0; scores_of(token)]).collect();
         let mut tasks: Vec<(usize, usize, &mut [f32])> = Vec::new();
         for (token, scores) in group.clone().zip(&mut scores) {
             for (block, scores) in scores.chunks_mut(TASK_KEYS).enumerate() {
@@ -145,28 +145,14 @@ fn rectified(x: f32) -> f32 {
 }
 
 fn append_keys(step: &mut Step, layer: usize, indexer: &Indexer, k: &[f32], s: &[f32]) {
-    let channels = indexer.compressor.wkv.rows;
-    let mut done = 0;
-    for row in step.rows {
-        let tokens = row.tokens.len() * channels;
-        let advance = Advance {
-            compressor: &indexer.compressor,
-            kind: LayerKind::Csa,
-            start: row.start,
-            k: &k[done..done + tokens],
-            s: &s[done..done + tokens],
-            rms_eps: step.spec.rms_eps,
-        };
-        done += tokens;
-        let rows_page = row.pages.pages(Pool::CompressorRows)[0];
-        let ring = step.pools.compressor_rows.ring(RowsOf::CsaIndexer(layer), rows_page);
-        let keys = &mut step.pools.index_keys;
+    let fixed = step.constants();
+    let Pools { index_keys, compressor_rows, .. } = &mut *step.pools;
+    let advance = Advance { compressor: &indexer.compressor, of: RowsOf::CsaIndexer(layer), k, s };
+    advance.run(&fixed, compressor_rows, |row, index, key| {
         let pages = row.pages.pages(Pool::IndexKeys);
-        advance.run(step.isa, ring, &step.rope.compressed, |index, key| {
-            let (page, slot) = entry_address(pages, index, keys.slots_per_page);
-            keys.write(layer, page, slot, key);
-        });
-    }
+        let (page, slot) = entry_address(pages, index, index_keys.slots_per_page);
+        index_keys.write(layer, page, slot, key);
+    });
 }
 
 /// Indices of the `count` largest scores, ascending; of equal scores the lower index wins.

@@ -3,6 +3,7 @@
 
 use super::order::reorder;
 use super::{BLOCK_COLS, Block};
+use crate::simd::sum_of_lanes;
 
 pub fn run(block: &Block) {
     let cols = block.cols();
@@ -15,7 +16,7 @@ pub fn run(block: &Block) {
             let sums = weights.chunks(BLOCK_COLS).enumerate().fold([0.0; 8], |sums, (index, weights)| {
                 add_products(sums, weights, block.input(m, index * BLOCK_COLS))
             });
-            block.store(m, row, total(sums));
+            block.store(m, row, sum_of_lanes(sums));
         }
     }
 }
@@ -27,9 +28,4 @@ fn add_products(mut sums: [f32; 8], a: &[f32], b: &[f32]) -> [f32; 8] {
         }
     }
     sums
-}
-
-fn total(sums: [f32; 8]) -> f32 {
-    let four: [f32; 4] = std::array::from_fn(|i| sums[i] + sums[i + 4]);
-    (four[0] + four[2]) + (four[1] + four[3])
 }

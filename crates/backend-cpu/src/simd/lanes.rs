@@ -31,8 +31,7 @@ pub trait Lanes: Copy {
     fn sum(self) -> f32 {
         let mut lanes = [0.0; WIDTH];
         self.store(&mut lanes, 0);
-        let four: [f32; 4] = std::array::from_fn(|i| lanes[i] + lanes[i + 4]);
-        (four[0] + four[2]) + (four[1] + four[3])
+        sum_of_lanes(lanes)
     }
 
     #[inline(always)]
@@ -63,6 +62,13 @@ pub trait Lanes: Copy {
 
     /// These lanes, with 0 where `x` is below `limit`.
     fn mask_below(self, x: Self, limit: f32) -> Self;
+}
+
+/// The order of every horizontal sum.
+#[inline(always)]
+pub fn sum_of_lanes(lanes: [f32; WIDTH]) -> f32 {
+    let four: [f32; 4] = std::array::from_fn(|i| lanes[i] + lanes[i + 4]);
+    (four[0] + four[2]) + (four[1] + four[3])
 }
 
 /// The fallback. Compilers vectorise most of it for whatever the build target has.
@@ -161,7 +167,7 @@ impl Lanes for Scalar {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use avx2::Avx2;
+pub use avx2::{Avx2, horizontal_sum};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
@@ -174,6 +180,20 @@ mod avx2 {
 
     #[derive(Clone, Copy)]
     pub struct Avx2(__m256);
+
+    /// The sum of 8 lanes, in the order of [`Lanes::sum`].
+    ///
+    /// # Safety
+    /// AVX is present.
+    #[inline(always)]
+    pub unsafe fn horizontal_sum(v: __m256) -> f32 {
+        // SAFETY: register arithmetic only.
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)))
+        }
+    }
 
     macro_rules! binary {
         ($($name:ident = $intrinsic:ident),+) => {$(
@@ -218,11 +238,7 @@ mod avx2 {
         #[inline(always)]
         fn sum(self) -> f32 {
             // SAFETY: see the head of this module.
-            unsafe {
-                let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps(self.0, 1));
-                let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-                _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)))
-            }
+            unsafe { horizontal_sum(self.0) }
         }
 
         #[inline(always)]

@@ -8,7 +8,9 @@ mod lanes;
 mod pointwise;
 
 pub use attention::{Dots, Softmax, WeightedSum};
-pub use lanes::{Lanes, WIDTH};
+#[cfg(target_arch = "x86_64")]
+pub use lanes::horizontal_sum;
+pub use lanes::{Lanes, WIDTH, sum_of_lanes};
 pub use pointwise::{Combine, GatedActivation, PoolRows, SumOfSquares, UnpackEntry};
 
 use crate::Isa;

@@ -14,6 +14,7 @@ mod formats;
 
 use super::order::STEP;
 use super::{BLOCK_COLS, Block, Scratch};
+use crate::simd::horizontal_sum;
 use formats::{Bf16, F32, Fp4, Fp8, Stored, fp8_factor};
 use overshot_model::Format;
 use std::arch::x86_64::*;
@@ -28,16 +29,6 @@ const PANEL_INPUTS: usize = 96;
 const PREFETCH_COLS: usize = 128;
 /// Up to here unpacking the weights again for a second pass costs less than storing them.
 const SKINNY_INPUTS: usize = 4;
-
-#[inline(always)]
-unsafe fn horizontal_sum(v: __m256) -> f32 {
-    // SAFETY: register arithmetic only.
-    unsafe {
-        let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)))
-    }
-}
 
 /// All rows of a block. AVX2, FMA and F16C must be present, and `block.cols()` a multiple of 32.
 #[target_feature(enable = "avx2,fma,f16c")]
