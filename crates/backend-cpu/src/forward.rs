@@ -123,10 +123,10 @@ fn result_of(row: &Row, logits: &[f32], sampler: &mut Sampler) -> RowResult {
         Wanted::LastLogits | Wanted::AllLogits => {
             RowResult { logits: logits.to_vec(), ..RowResult::default() }
         }
-        Wanted::Token { sampling, seen } => {
+        Wanted::Token { sampling, seen, .. } => {
             match sampler.sample(logits, sampling, seen, row.start + row.tokens.len()) {
                 Ok(sampled) => RowResult { tokens: vec![sampled], ..RowResult::default() },
-                Err(error) => RowResult { failure: Some(error), ..RowResult::default() },
+                Err(error) => RowResult { failure: Some(error.into()), ..RowResult::default() },
             }
         }
     }

@@ -27,7 +27,7 @@ pub use isa::Isa;
 use buffers::Buffers;
 use forward::{Machinery, forward};
 use layer::LayerPlace;
-use overshot_backend::{Backend, BackendError, Numerics, StepPlan, StepResult};
+use overshot_backend::{Backend, BackendError, Numerics, StepMasks, StepPlan, StepResult};
 use overshot_kv::{PageId, PageOp, Pool, PoolCapacity, TOKENS_PER_PAGE};
 use overshot_model::{Model, Spec};
 use pools::Pools;
@@ -174,8 +174,13 @@ impl Backend for CpuBackend {
         let CpuBackend { model, options, rope, places, pools, buffers, threads, capture, .. } = self;
         let fixed = Machinery { model, isa: options.isa, numerics: options.numerics, rope, places };
         let rows = threads.install(|| forward(fixed, &plan.rows, pools, buffers, capture.as_mut()));
-        self.results.push_back(StepResult { number: plan.number, rows });
+        self.results.push_back(StepResult { number: plan.number, rows, ..StepResult::default() });
         Ok(())
+    }
+
+    fn supply(&mut self, masks: StepMasks) -> Result<(), BackendError> {
+        let supplied = masks.rows.iter().map(|(row, _)| *row).collect();
+        Err(BackendError::WrongMasks { number: masks.number, rows: Vec::new(), supplied })
     }
 
     fn collect(&mut self) -> Result<StepResult, BackendError> {

@@ -1,12 +1,14 @@
 //! The boundary between deciding and computing. The engine hands a [`Backend`] numbered, plain-data
 //! [`StepPlan`]s; the backend executes them in order and answers with [`StepResult`]s. It never sees a request.
 
+mod mask;
 mod numerics;
 mod plan;
 mod sample;
 
+pub use mask::TokenMask;
 pub use numerics::{Activations, IndexKeyFormat, KvFormat, Numerics};
-pub use plan::{Row, RowResult, StepPlan, StepResult, Wanted};
+pub use plan::{Choice, Row, RowFailure, RowResult, StepMasks, StepPlan, StepResult, Wanted};
 pub use sample::{Sampled, Sampler, Sampling, SamplingError, argmax, log_sum_exp};
 
 use overshot_kv::PoolCapacity;
@@ -28,10 +30,19 @@ pub trait Backend: Send {
     /// A plan that arrives in its turn uses up its number, even when it is refused for what it says.
     fn submit(&mut self, plan: StepPlan) -> Result<(), BackendError>;
 
+    /// Gives a submitted plan the masks of its masked rows. A plan without masked rows needs no call.
+    ///
+    /// # Errors
+    /// Masks that are not those of the oldest plan that waits for some.
+    fn supply(&mut self, masks: StepMasks) -> Result<(), BackendError>;
+
     /// Waits for the oldest plan not yet collected.
+    ///
+    /// # Errors
+    /// A plan whose masks were not supplied is refused, never waited for.
     fn collect(&mut self) -> Result<StepResult, BackendError>;
 
-    /// Submits a plan and waits for it: the plain step.
+    /// Submits a plan without masked rows and waits for it.
     fn step(&mut self, plan: StepPlan) -> Result<StepResult, BackendError> {
         self.submit(plan)?;
         self.collect()
@@ -48,4 +59,8 @@ pub enum BackendError {
     BadPlan { number: u64, what: String },
     #[error("no step plan is waiting to be collected")]
     NothingSubmitted,
+    #[error("step plan {number} has masked rows {rows:?}, and masks came for {supplied:?}")]
+    WrongMasks { number: u64, rows: Vec<usize>, supplied: Vec<usize> },
+    #[error("rank {rank} stopped: {what}")]
+    RankStopped { rank: usize, what: String },
 }

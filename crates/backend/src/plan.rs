@@ -1,8 +1,9 @@
 //! What one step does and what comes back, as plain data.
 
-use crate::{Sampled, Sampling, SamplingError};
+use crate::{Sampled, Sampling, SamplingError, TokenMask};
 use overshot_kv::{PageOp, PageTable};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One step of the engine. `number` counts from 0 and is checked on arrival: a plan out of turn is
 /// refused with both numbers.
@@ -22,6 +23,9 @@ pub struct Row {
     pub tokens: Vec<u32>,
     /// Position of `tokens[0]`; everything before it is already in the pages.
     pub start: usize,
+    /// `Some(r)`: the last of `tokens` is not known yet. It is what row `r` of the plan before draws, and the value
+    /// that stands in `tokens` for it means nothing. Where that row fails, this one fails too.
+    pub placeholder: Option<usize>,
     /// Covers positions `0 .. start + tokens.len()`.
     pub pages: PageTable,
     pub wanted: Wanted,
@@ -33,12 +37,31 @@ pub enum Wanted {
     /// Cache state only: a chunk that does not end its prompt.
     Nothing,
     /// A token drawn for the position after the last. `seen` has each token of prompt and output, once, with the
-    /// times it is in the output (0 when only in the prompt); empty when there are no penalties.
-    Token { sampling: Arc<Sampling>, seen: Vec<(u32, u32)> },
+    /// times it is in the output (0 when only in the prompt); empty when there are no penalties. A placeholder's
+    /// token is not in it: the backend counts it itself.
+    Token { sampling: Arc<Sampling>, seen: Vec<(u32, u32)>, choice: Choice },
     /// The logits after the last position.
     LastLogits,
     /// The logits after every position of the row.
     AllLogits,
+}
+
+/// Which tokens a draw may choose from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    #[default]
+    Free,
+    /// Those of a mask that comes by [`crate::Backend::supply`], at the latest before the plan is collected: it may
+    /// depend on a token that an earlier plan is still drawing. The forward pass does not wait for it.
+    Masked,
+}
+
+/// The masks of all masked rows of one plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepMasks {
+    pub number: u64,
+    /// Row and mask, rows ascending.
+    pub rows: Vec<(usize, TokenMask)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,6 +69,8 @@ pub struct StepResult {
     pub number: u64,
     /// In the order of the plan's rows.
     pub rows: Vec<RowResult>,
+    /// From the start of the step's work to its end, on the device; waiting for masks not included.
+    pub device_time: Duration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,6 +79,15 @@ pub struct RowResult {
     pub tokens: Vec<Sampled>,
     /// `[positions, vocab]`, where logits were wanted.
     pub logits: Vec<f32>,
-    /// Why nothing could be drawn (a NaN logit): this row's trouble alone, the others have theirs.
-    pub failure: Option<SamplingError>,
+    /// Why nothing could be drawn: this row's trouble alone, the others have theirs.
+    pub failure: Option<RowFailure>,
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RowFailure {
+    /// A NaN logit, most often.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    #[error("the row of the step before, whose token this row goes on from, failed")]
+    NoPlaceholderToken,
 }

@@ -9,8 +9,9 @@
 //! 5. one draw
 //!
 //! Log probabilities are the model's own, taken before all of this, so that they mean the same whatever the
-//! parameters. What may be sampled at all (grammars, forbidden words) is not decided here.
+//! parameters. Which tokens a grammar allows comes as a mask, applied with the bias.
 
+use crate::TokenMask;
 use std::cmp::Ordering;
 
 /// How a token is drawn. The draw depends on the seed and the position alone, never on the batch.
@@ -58,6 +59,8 @@ pub enum SamplingError {
     BadLogit { token: usize, value: f32 },
     #[error("no token can be drawn: none of the {vocab_size} logits is finite")]
     NoFiniteLogit { vocab_size: usize },
+    #[error("no token can be drawn: the mask allows none whose logit is finite")]
+    NothingAllowed,
 }
 
 impl Default for Sampling {
@@ -157,9 +160,30 @@ impl Sampler {
         seen: &[(u32, u32)],
         position: usize,
     ) -> Result<Sampled, SamplingError> {
+        self.sample_among(logits, sampling, seen, position, None)
+    }
+
+    /// As [`Sampler::sample`], among the tokens of a mask.
+    ///
+    /// # Errors
+    /// Also a mask that allows nothing.
+    pub fn sample_among(
+        &mut self,
+        logits: &[f32],
+        sampling: &Sampling,
+        seen: &[(u32, u32)],
+        position: usize,
+        allowed: Option<&TokenMask>,
+    ) -> Result<Sampled, SamplingError> {
         let log_total = log_sum_exp(logits)?;
         self.adjust(logits, sampling, seen)?;
-        let likeliest = argmax(&self.logits)?;
+        if let Some(mask) = allowed {
+            self.forbid_all_but(mask);
+        }
+        let likeliest = match argmax(&self.logits) {
+            Err(_) if allowed.is_some() => return Err(SamplingError::NothingAllowed),
+            likeliest => likeliest?,
+        };
         let token = match sampling.temperature {
             0.0 => likeliest,
             temperature => {
@@ -201,6 +225,14 @@ impl Sampler {
             *self.logits.get_mut(token as usize).ok_or(missing)? += bias;
         }
         Ok(())
+    }
+
+    fn forbid_all_but(&mut self, mask: &TokenMask) {
+        for (token, logit) in self.logits.iter_mut().enumerate() {
+            if !mask.allows(token as u32) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
     }
 
     /// Leaves in `kept` what top-k, top-p and min-p leave, always at least the likeliest token.

@@ -14,6 +14,14 @@ pub struct Request {
     pub stop_tokens: Vec<u32>,
 }
 
+impl Request {
+    /// Greedy, until context or cache end.
+    pub fn new(prompt: Vec<u32>) -> Self {
+        let sampling = Sampling::greedy();
+        Request { prompt, sampling, max_new_tokens: usize::MAX, stop_tokens: Vec::new() }
+    }
+}
+
 /// Numbers are never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(crate) u64);

@@ -1,7 +1,7 @@
 //! A running request: its tokens, how many of them are computed, and when it ends.
 
 use crate::{Event, Finish, Request, RequestId, Usage};
-use overshot_backend::{Row, RowResult, Sampling, Wanted};
+use overshot_backend::{Choice, Row, RowResult, Sampling, Wanted};
 use overshot_kv::{PageTable, SetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,9 +65,15 @@ impl Sequence {
             Wanted::Nothing
         } else {
             let seen = self.seen.iter().map(|(token, times)| (*token, *times)).collect();
-            Wanted::Token { sampling: self.sampling.clone(), seen }
+            Wanted::Token { sampling: self.sampling.clone(), seen, choice: Choice::Free }
         };
-        Row { tokens: self.tokens[self.computed..end].to_vec(), start: self.computed, pages, wanted }
+        Row {
+            tokens: self.tokens[self.computed..end].to_vec(),
+            start: self.computed,
+            placeholder: None,
+            pages,
+            wanted,
+        }
     }
 
     /// Takes in what the row of `count` tokens gave: at most one token now, several once drafts are verified.

@@ -177,7 +177,7 @@ impl Feeder {
         let start = self.kv.len(self.set)?;
         let page_ops = self.kv.extend(self.set, tokens.len())?;
         let pages = self.kv.table(self.set)?.clone();
-        let row = Row { tokens: tokens.to_vec(), start, pages, wanted: Wanted::AllLogits };
+        let row = Row { tokens: tokens.to_vec(), start, placeholder: None, pages, wanted: Wanted::AllLogits };
         let plan = StepPlan { number: self.next_plan, page_ops, rows: vec![row] };
         self.next_plan += 1;
         let result = self.backend.step(plan)?;

@@ -76,7 +76,7 @@ impl Runner {
             plan.page_ops.extend(self.kv.extend(set, tokens).expect("room"));
             let tokens = (0..tokens).map(|_| self.random.u32(0..self.vocab)).collect();
             let pages = self.kv.table(set).expect("live set").clone();
-            plan.rows.push(Row { tokens, start, pages, wanted: Wanted::Nothing });
+            plan.rows.push(Row { tokens, start, placeholder: None, pages, wanted: Wanted::Nothing });
         }
         let started = Instant::now();
         self.backend.step(plan).expect("a good plan");

@@ -1,7 +1,7 @@
 //! What the black-box tests share: fixtures, and one sequence at a time through a backend with real accounting.
 #![allow(dead_code)]
 
-use overshot_backend::{Backend, Numerics, Row, RowResult, Sampling, StepPlan, Wanted};
+use overshot_backend::{Backend, Choice, Numerics, Row, RowResult, Sampling, StepPlan, Wanted};
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_kv::{Kv, PageOp, PoolCapacity, SetId};
 use overshot_model::{Bytes, Model, ModelError};
@@ -129,7 +129,8 @@ impl Bench {
 
     /// Feeds tokens and draws the likeliest one after them.
     pub fn draw(&mut self, set: SetId, tokens: &[u32]) -> RowResult {
-        let wanted = Wanted::Token { sampling: Arc::new(Sampling::greedy()), seen: Vec::new() };
+        let wanted =
+            Wanted::Token { sampling: Arc::new(Sampling::greedy()), seen: Vec::new(), choice: Choice::Free };
         self.results(&[(set, tokens)], wanted).remove(0)
     }
 
@@ -140,7 +141,13 @@ impl Bench {
             let start = self.kv.len(set).unwrap();
             plan.page_ops.extend(self.kv.extend(set, tokens.len()).unwrap());
             let pages = self.kv.table(set).unwrap().clone();
-            plan.rows.push(Row { tokens: tokens.to_vec(), start, pages, wanted: wanted.clone() });
+            plan.rows.push(Row {
+                tokens: tokens.to_vec(),
+                start,
+                placeholder: None,
+                pages,
+                wanted: wanted.clone(),
+            });
         }
         assert_eq!(self.kv.check(), Vec::<String>::new());
         self.backend.step(plan).unwrap().rows

@@ -4,7 +4,8 @@
 //! [`Oracle`] computes the same from a plain list of tokens, with no page, plan or engine involved.
 
 use overshot_backend::{
-    Backend, BackendError, RowResult, Sampler, Sampling, SamplingError, StepPlan, StepResult, Wanted,
+    Backend, BackendError, RowResult, Sampler, Sampling, SamplingError, StepMasks, StepPlan, StepResult,
+    Wanted,
 };
 use overshot_kv::{PageId, PageOp, PageTable, Pool, PoolCapacity, TOKENS_PER_PAGE};
 use overshot_model::{Spec, Yarn};
@@ -193,13 +194,13 @@ impl PagedBackend {
                 self.write(&row.pages, row.start + index, *token);
             }
             let mut result = RowResult::default();
-            if let Wanted::Token { sampling, seen } = &row.wanted {
+            if let Wanted::Token { sampling, seen, .. } = &row.wanted {
                 let logits = logits(self.visible(&row.pages, end));
                 result.tokens.push(self.sampler.sample(&logits, sampling, seen, end).unwrap());
             }
             rows.push(result);
         }
-        StepResult { number: plan.number, rows }
+        StepResult { number: plan.number, rows, ..StepResult::default() }
     }
 }
 
@@ -233,11 +234,16 @@ impl Backend for PagedBackend {
             result.rows.iter_mut().for_each(|row| row.tokens.clear());
         }
         if self.fault == Fault::BreaksFirstRow(number) {
-            let failure = Some(SamplingError::BadLogit { token: 7, value: f32::NAN });
+            let failure = Some(SamplingError::BadLogit { token: 7, value: f32::NAN }.into());
             result.rows[0] = RowResult { failure, ..RowResult::default() };
         }
         self.results.push_back(result);
         Ok(())
+    }
+
+    fn supply(&mut self, masks: StepMasks) -> Result<(), BackendError> {
+        let supplied = masks.rows.iter().map(|(row, _)| *row).collect();
+        Err(BackendError::WrongMasks { number: masks.number, rows: Vec::new(), supplied })
     }
 
     fn collect(&mut self) -> Result<StepResult, BackendError> {

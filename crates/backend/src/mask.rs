@@ -1,0 +1,45 @@
+//! Which tokens may be drawn: a bit for each of the vocabulary.
+
+/// Tokens beyond the vocabulary that it was made for are not allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenMask {
+    words: Vec<u64>,
+}
+
+impl TokenMask {
+    /// Allows nothing yet.
+    pub fn none(vocab_size: usize) -> Self {
+        TokenMask { words: vec![0; vocab_size.div_ceil(64)] }
+    }
+
+    /// Allows `token`; nothing happens beyond the vocabulary.
+    pub fn allow(&mut self, token: u32) {
+        if let Some(word) = self.words.get_mut(token as usize / 64) {
+            *word |= 1 << (token % 64);
+        }
+    }
+
+    pub fn allows(&self, token: u32) -> bool {
+        self.words.get(token as usize / 64).is_some_and(|word| word >> (token % 64) & 1 == 1)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TokenMask;
+
+    #[test]
+    fn only_what_was_allowed_is() {
+        let mut mask = TokenMask::none(70);
+        assert!(mask.is_empty());
+        for token in [0, 63, 64, 69, 1000] {
+            mask.allow(token);
+        }
+        let allowed: Vec<u32> = (0..2000).filter(|token| mask.allows(*token)).collect();
+        assert_eq!(allowed, [0, 63, 64, 69]);
+    }
+}
