@@ -1,15 +1,22 @@
 //! The boundary between deciding and computing. The engine hands a [`Backend`] numbered, plain-data
 //! [`StepPlan`]s; the backend executes them in order and answers with [`StepResult`]s. It never sees a request.
 
+mod check;
+#[cfg(feature = "fault-injection")]
+mod faults;
 mod mask;
 mod numerics;
 mod plan;
 mod sample;
+mod scripted;
 
+#[cfg(feature = "fault-injection")]
+pub use faults::{FaultError, Faults, FaultyBackend};
 pub use mask::TokenMask;
 pub use numerics::{Activations, IndexKeyFormat, KvFormat, Numerics};
 pub use plan::{Choice, Row, RowFailure, RowResult, StepMasks, StepPlan, StepResult, Wanted};
 pub use sample::{Sampled, Sampler, Sampling, SamplingError, argmax, log_sum_exp};
+pub use scripted::{Script, ScriptError, ScriptStep, ScriptedBackend};
 
 use overshot_kv::PoolCapacity;
 use overshot_model::Spec;
@@ -23,6 +30,11 @@ pub trait Backend: Send {
 
     /// The pages it holds; the accounting in `overshot_kv` works within them.
     fn capacity(&self) -> PoolCapacity;
+
+    /// The most tokens that a drawing row gives: more than 1 where drafts are verified, or an answer is played back.
+    fn most_tokens_per_row(&self) -> usize {
+        1
+    }
 
     /// Queues a plan. Plans execute in the order of submission, which is the order of their numbers.
     ///
