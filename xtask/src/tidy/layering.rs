@@ -5,14 +5,15 @@ use super::Finding;
 use super::tree::Tree;
 
 /// A crate's folder and the crates of this workspace that it may name. An absent folder has no rule.
-const ALLOWED: [(&str, &[&str]); 7] = [
+const ALLOWED: [(&str, &[&str]); 8] = [
     ("model", &[]),
     ("chat", &[]),
     ("kv", &[]),
     ("backend", &["kv", "model"]),
     ("backend-cpu", &["backend", "kv", "model"]),
     ("engine", &["backend", "kv", "model"]),
-    ("overshot", &["model", "chat", "kv", "backend", "backend-cpu", "engine"]),
+    ("lab", &[]),
+    ("overshot", &["lab", "model", "chat", "kv", "backend", "backend-cpu", "engine"]),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {

@@ -1,0 +1,10 @@
+//! The measuring core. What is measured stands behind the trait `Target`: an engine in this process, a server behind
+//! an address, or a mock with a clock of its own. `sweep` decides what runs when and writes every run down, `stats` says
+//! what the runs show and what is noise, `report` prints and plots it, `load` drives OpenAI-compatible servers.
+//!
+//! Nothing here changes what it measures, and nothing here knows the engine: targets bring their own knowledge.
+
+mod error;
+pub mod stats;
+
+pub use error::LabError;
