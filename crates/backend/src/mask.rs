@@ -12,6 +12,15 @@ impl TokenMask {
         TokenMask { words: vec![0; vocab_size.div_ceil(64)] }
     }
 
+    /// Allows the whole vocabulary.
+    pub fn all(vocab_size: usize) -> Self {
+        let mut mask = TokenMask { words: vec![u64::MAX; vocab_size.div_ceil(64)] };
+        if let Some(last) = mask.words.last_mut() {
+            *last >>= (64 - vocab_size % 64) % 64;
+        }
+        mask
+    }
+
     /// Allows `token`; nothing happens beyond the vocabulary.
     pub fn allow(&mut self, token: u32) {
         if let Some(word) = self.words.get_mut(token as usize / 64) {
@@ -41,5 +50,12 @@ mod tests {
         }
         let allowed: Vec<u32> = (0..2000).filter(|token| mask.allows(*token)).collect();
         assert_eq!(allowed, [0, 63, 64, 69]);
+        for vocab_size in [0, 1, 63, 64, 65, 128] {
+            let all = TokenMask::all(vocab_size);
+            assert!(
+                (0..300).all(|token| all.allows(token) == ((token as usize) < vocab_size)),
+                "{vocab_size}"
+            );
+        }
     }
 }

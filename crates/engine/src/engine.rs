@@ -1,14 +1,22 @@
 //! The step loop, and the only place where requests, cache accounts and backend meet.
 //!
-//! This is the plain loop: one step is chosen, computed and taken in before the next is chosen. The choice itself is
-//! in `scheduler.rs`, the course of one request in `sequence.rs`.
+//! A step is decided (`scheduler.rs`), planned, submitted, collected and taken in. The plain loop does all of it for
+//! one step before it begins the next. The overlapped loop decides and submits the next step while one is still
+//! under way: rows go on from tokens that are not drawn yet. A request that turns out to have ended leaves a surplus
+//! row behind, whose token is dropped. Both loops give the same tokens.
+//!
+//! Pages are given back as soon as a request ends, even while a submitted step still writes to them: the backend
+//! executes steps in order, so whoever gets those pages next writes later.
 
-use crate::scheduler::{self, Demand, Share, View};
+use crate::flight::{Flight, FlightRow};
+use crate::scheduler::{self, Decision, Demand, View};
 use crate::sequence::Sequence;
-use crate::{Event, Finish, Limits, Refused, Request, RequestId, Usage};
-use overshot_backend::{Backend, BackendError, StepPlan, StepResult};
-use overshot_kv::{Kv, KvError, Pool, SetId};
+use crate::trace::{Counters, StepRecord, StepTrace};
+use crate::{Clock, Event, Failure, Finish, Limits, Refused, Request, RequestId};
+use overshot_backend::{Backend, BackendError, StepMasks, StepPlan, StepResult, TokenMask};
+use overshot_kv::{Kv, KvError, Pool};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -30,38 +38,76 @@ pub enum EngineError {
     Stopped,
 }
 
+/// Whether the next step is planned before the one under way has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StepLoop {
+    #[default]
+    Plain,
+    Overlapped,
+}
+
 pub struct Engine {
     backend: Box<dyn Backend>,
     kv: Kv,
     limits: Limits,
+    step_loop: StepLoop,
+    clock: Clock,
     /// Positions that the cache can hold for a request that is alone.
     cache_positions: usize,
+    /// In the order of arrival, all younger than the running ones.
+    waiting: VecDeque<Sequence>,
+    /// How many of those at the head have run before and gave way.
+    preempted: usize,
     /// In the order of arrival.
-    waiting: VecDeque<(RequestId, Request)>,
-    /// In the order of admission.
     running: Vec<Sequence>,
+    /// The submitted step that is not collected yet: between calls, in the overlapped loop only.
+    flight: Option<Flight>,
     next_request: u64,
     next_plan: u64,
+    /// When the last step ended, if the engine was not idle since.
+    last_end: Option<Duration>,
+    counters: Counters,
+    trace: StepTrace,
     is_stopped: bool,
+    #[cfg(feature = "fault-injection")]
+    bug: Option<crate::Bug>,
 }
 
 impl Engine {
+    /// A backend that may draw several tokens a row gets the plain loop whatever is asked: how far such a row comes
+    /// is not known before it ends.
+    ///
     /// # Errors
     /// Limits under which nothing could run.
-    pub fn new(backend: Box<dyn Backend>, limits: Limits) -> Result<Self, EngineError> {
+    pub fn new(backend: Box<dyn Backend>, limits: Limits, step_loop: StepLoop) -> Result<Self, EngineError> {
         limits.validate()?;
         let capacity = backend.capacity();
+        let is_predictable = backend.most_tokens_per_row() == 1;
         Ok(Engine {
-            backend,
             kv: Kv::new(capacity),
             limits,
+            step_loop: if is_predictable { step_loop } else { StepLoop::Plain },
+            clock: Clock::system(),
             cache_positions: capacity.longest_set_tokens(),
             waiting: VecDeque::new(),
+            preempted: 0,
             running: Vec::new(),
+            flight: None,
             next_request: 0,
             next_plan: 0,
+            last_end: None,
+            counters: Counters::default(),
+            trace: StepTrace::new(limits.trace_steps),
             is_stopped: false,
+            #[cfg(feature = "fault-injection")]
+            bug: None,
+            backend,
         })
+    }
+
+    /// Replaces the clock that the trace is written by; nothing else reads it.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
     }
 
     /// Queues a request.
@@ -72,11 +118,13 @@ impl Engine {
         self.examine(&request)?;
         let id = RequestId(self.next_request);
         self.next_request += 1;
-        self.waiting.push_back((id, request));
+        let most_new_tokens = self.most_new_tokens(&request);
+        self.waiting.push_back(Sequence::new(id, request, most_new_tokens));
         Ok(id)
     }
 
-    /// Computes one step and says what it did. Nothing to do gives no events.
+    /// Takes in one step, after submitting one, and says what it did. Nothing to do gives no events; neither does
+    /// the first step of the overlapped loop.
     ///
     /// A plan that the backend refuses for what it says fails the requests that have rows in it, nobody else.
     ///
@@ -86,51 +134,50 @@ impl Engine {
         if self.is_stopped {
             return Err(EngineError::Stopped);
         }
-        let events = self.run_step();
-        self.is_stopped = events.is_err();
-        events
-    }
-
-    fn run_step(&mut self) -> Result<Vec<Event>, EngineError> {
-        let decision = scheduler::decide(&self.view(), &self.limits);
-        self.admit(decision.admitted)?;
-        if decision.shares.is_empty() {
-            return Ok(Vec::new());
-        }
-        let plan = self.plan(&decision.shares)?;
         let mut events = Vec::new();
-        match self.backend.step(plan) {
-            Ok(result) => self.absorb(&decision.shares, result, &mut events)?,
-            Err(error @ (BackendError::BadRow { .. } | BackendError::BadPlan { .. })) => {
-                for share in &decision.shares {
-                    self.running[share.running].finish(Finish::Failed(error.to_string()), &mut events);
-                }
-            }
-            Err(error) => return Err(error.into()),
-        }
-        self.retire();
-        Ok(events)
+        let outcome = match self.step_loop {
+            StepLoop::Plain => self.step_plain(&mut events),
+            StepLoop::Overlapped => self.step_overlapped(&mut events),
+        };
+        self.is_stopped = outcome.is_err();
+        outcome.map(|()| events)
     }
 
-    /// Ends a request and frees what it holds before the call returns. The event is the request's last; `None`
+    fn step_plain(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        if let Some(mut flight) = self.launch(events)? {
+            self.supply_masks(&mut flight, events)?;
+            self.land(flight, events)?;
+        }
+        Ok(())
+    }
+
+    fn step_overlapped(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        let mut next = self.launch(events)?;
+        if let Some(flight) = self.flight.take() {
+            self.land(flight, events)?;
+        }
+        // Masks depend on the tokens that have just come.
+        if let Some(flight) = &mut next {
+            self.supply_masks(flight, events)?;
+        }
+        self.flight = next;
+        Ok(())
+    }
+
+    /// Ends a request and gives back what it holds before the call returns. The event is the request's last; `None`
     /// when it had ended already.
     pub fn cancel(&mut self, id: RequestId) -> Option<Event> {
-        if let Some(index) = self.running.iter().position(|sequence| sequence.id == id) {
-            let sequence = self.running.remove(index);
-            self.free(sequence.set);
-            return Some(Event::Finished { id, reason: Finish::Cancelled, usage: sequence.usage() });
-        }
-        let index = self.waiting.iter().position(|(waiting, _)| *waiting == id)?;
-        let (_, request) = self.waiting.remove(index)?;
-        let usage = Usage { prompt_tokens: request.prompt.len(), generated_tokens: 0 };
-        Some(Event::Finished { id, reason: Finish::Cancelled, usage })
+        let mut events = Vec::new();
+        self.end(id, Finish::Cancelled, &mut events);
+        events.pop()
     }
 
     /// Whether a step would have nothing to do.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.is_empty() && self.running.is_empty() && self.flight.is_none()
     }
 
+    /// Requests that were never computed, and requests that gave way.
     pub fn waiting_requests(&self) -> usize {
         self.waiting.len()
     }
@@ -146,6 +193,14 @@ impl Engine {
 
     pub fn backend(&self) -> &dyn Backend {
         self.backend.as_ref()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub fn trace(&self) -> &StepTrace {
+        &self.trace
     }
 
     fn examine(&self, request: &Request) -> Result<(), Refused> {
@@ -171,7 +226,8 @@ impl Engine {
             return Err(Refused::TooManyStopTokens { stop_tokens, most: limits.stop_tokens });
         }
         request.sampling.validate(vocab_size)?;
-        if self.waiting.len() >= limits.waiting_requests {
+        // Requests that gave way were in already: they must not shut the door to others.
+        if self.waiting.len() - self.preempted >= limits.waiting_requests {
             return Err(Refused::QueueFull { waiting: self.waiting.len() });
         }
         Ok(())
@@ -184,70 +240,216 @@ impl Engine {
         request.max_new_tokens.min(positions - request.prompt.len() + 1)
     }
 
+    /// Decides, plans and submits a step. `None` when there is nothing to compute, or when the backend refused it.
+    fn launch(&mut self, events: &mut Vec<Event>) -> Result<Option<Flight>, EngineError> {
+        let began = self.clock.now();
+        let decision = scheduler::decide(&self.view(), &self.limits);
+        self.preempt(decision.preempted)?;
+        self.admit(decision.admitted)?;
+        if decision.shares.is_empty() {
+            return Ok(None);
+        }
+        let (plan, rows) = self.plan(&decision)?;
+        let submitted = self.clock.now();
+        let flight = Flight {
+            number: plan.number,
+            rows,
+            preempted: decision.preempted,
+            waiting: self.waiting.len(),
+            submitted,
+            host_time: submitted - began,
+        };
+        match self.backend.submit(plan) {
+            Ok(()) => Ok(Some(flight)),
+            Err(error @ (BackendError::BadRow { .. } | BackendError::BadPlan { .. })) => {
+                for row in &flight.rows {
+                    let failure = Failure::StepRefused { what: error.to_string() };
+                    self.end(row.id, Finish::Failed(failure), events);
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn view(&self) -> View {
-        let running = self.running.iter().map(|sequence| Demand {
-            uncomputed: sequence.uncomputed(),
-            held: Some(sequence.computed()),
+        let demand = |sequence: &Sequence| Demand {
+            unplanned: sequence.unplanned(),
+            held: sequence.set.map(|_| sequence.planned()),
             most: sequence.most_positions(),
-        });
+        };
         let room = self.limits.running_requests.saturating_sub(self.running.len());
-        let waiting = self.waiting.iter().take(room).map(|(_, request)| Demand {
-            uncomputed: request.prompt.len(),
-            held: None,
-            most: request.prompt.len() + self.most_new_tokens(request) - 1,
-        });
         View {
-            running: running.collect(),
-            waiting: waiting.collect(),
+            running: self.running.iter().map(demand).collect(),
+            waiting: self.waiting.iter().take(room).map(demand).collect(),
             free_pages: Pool::ALL.map(|pool| self.kv.free_pages(pool)),
         }
     }
 
-    fn admit(&mut self, count: usize) -> Result<(), EngineError> {
+    fn preempt(&mut self, count: usize) -> Result<(), EngineError> {
         for _ in 0..count {
-            let Some((id, request)) = self.waiting.pop_front() else { break };
-            let most_new_tokens = self.most_new_tokens(&request);
-            self.running.push(Sequence::new(id, self.kv.create()?, request, most_new_tokens));
+            let Some(mut sequence) = self.running.pop() else { break };
+            if let Some(set) = sequence.set.take() {
+                self.kv.free(set)?;
+            }
+            sequence.start_over();
+            self.waiting.push_front(sequence);
+            self.preempted += 1;
+            self.counters.preemptions += 1;
         }
         Ok(())
     }
 
-    fn plan(&mut self, shares: &[Share]) -> Result<StepPlan, EngineError> {
-        let mut plan = StepPlan { number: self.next_plan, ..StepPlan::default() };
-        self.next_plan += 1;
-        for share in shares {
-            let sequence = &self.running[share.running];
-            plan.page_ops.extend(self.kv.extend(sequence.set, share.tokens)?);
-            plan.rows.push(sequence.row(share.tokens, self.kv.table(sequence.set)?.clone()));
+    fn admit(&mut self, count: usize) -> Result<(), EngineError> {
+        for _ in 0..count {
+            let Some(mut sequence) = self.waiting.pop_front() else { break };
+            self.preempted = self.preempted.saturating_sub(1);
+            sequence.set = Some(self.kv.create()?);
+            self.running.push(sequence);
         }
-        Ok(plan)
+        Ok(())
     }
 
-    fn absorb(
-        &mut self,
-        shares: &[Share],
-        result: StepResult,
-        events: &mut Vec<Event>,
-    ) -> Result<(), EngineError> {
-        let (number, rows) = (self.next_plan - 1, shares.len());
+    fn plan(&mut self, decision: &Decision) -> Result<(StepPlan, Vec<FlightRow>), EngineError> {
+        let mut plan = StepPlan { number: self.next_plan, ..StepPlan::default() };
+        self.next_plan += 1;
+        let mut rows = Vec::with_capacity(decision.shares.len());
+        for share in &decision.shares {
+            let sequence = &mut self.running[share.running];
+            let set = sequence.set.expect("a running sequence holds a set from its admission on");
+            plan.page_ops.extend(self.kv.extend(set, share.tokens)?);
+            let is_decode = sequence.is_decoding();
+            let row = sequence.plan(plan.rows.len(), share.tokens, self.kv.table(set)?.clone());
+            rows.push(FlightRow::of(sequence.id, &row, is_decode));
+            plan.rows.push(row);
+            #[cfg(feature = "fault-injection")]
+            self.free_early(share.running)?;
+        }
+        Ok((plan, rows))
+    }
+
+    /// Gives a submitted step the masks of its masked rows, now that all tokens before them are known.
+    fn supply_masks(&mut self, flight: &mut Flight, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        let began = self.clock.now();
+        let masked = flight.rows.iter().enumerate().filter(|(_, row)| row.is_masked);
+        let wanted: Vec<(usize, RequestId)> = masked.map(|(index, row)| (index, row.id)).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut masks = StepMasks { number: flight.number, rows: Vec::with_capacity(wanted.len()) };
+        for (row, id) in wanted {
+            let mask = match self.sequence_mut(id).map(Sequence::mask) {
+                Some(Ok(Some(mask))) => mask,
+                Some(Err(failure)) => {
+                    self.end(id, Finish::Failed(failure), events);
+                    TokenMask::all(self.backend.spec().vocab_size)
+                }
+                // Anything is allowed, or nobody reads what will be drawn.
+                Some(Ok(None)) | None => TokenMask::all(self.backend.spec().vocab_size),
+            };
+            masks.rows.push((row, mask));
+        }
+        flight.host_time += self.clock.now() - began;
+        Ok(self.backend.supply(masks)?)
+    }
+
+    /// Waits for a submitted step and takes in what it gave.
+    fn land(&mut self, flight: Flight, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        let result = self.backend.collect()?;
+        let ended = self.clock.now();
+        let (number, rows) = (flight.number, flight.rows.len());
         let (answered_number, answered_rows) = (result.number, result.rows.len());
         if (answered_number, answered_rows) != (number, rows) {
             return Err(EngineError::WrongAnswer { number, rows, answered_number, answered_rows });
         }
-        for (share, row) in shares.iter().zip(result.rows) {
-            self.running[share.running].absorb(share.tokens, row, events);
+        let began = self.last_end.unwrap_or(flight.submitted);
+        let device_time = result.device_time;
+        let delivered_tokens = self.absorb(&flight, result, events);
+        self.last_end = (!self.running.is_empty() || !self.waiting.is_empty()).then_some(ended);
+        let record = StepRecord {
+            delivered_tokens,
+            ended,
+            host_time: flight.host_time + (self.clock.now() - ended),
+            device_time,
+            period: ended - began,
+            ..flight.record()
+        };
+        self.counters.steps += 1;
+        self.counters.prefill_tokens += record.prefill_tokens as u64;
+        self.counters.delivered_tokens += delivered_tokens as u64;
+        self.trace.push(record);
+        Ok(())
+    }
+
+    /// Hands every row's result to its request. Rows whose request has ended are surplus: dropped.
+    fn absorb(&mut self, flight: &Flight, result: StepResult, events: &mut Vec<Event>) -> usize {
+        let events_before = events.len();
+        for (row, result) in flight.rows.iter().zip(result.rows) {
+            let Some(sequence) = self.sequence_mut(row.id) else { continue };
+            sequence.tell_progress(row.end, events);
+            let ended = match result.failure {
+                Some(failure) if !row.is_drawing => Some(Finish::Failed(failure.into())),
+                _ if row.is_drawing => sequence.absorb(result, events),
+                _ => None,
+            };
+            if let Some(reason) = ended {
+                self.end(row.id, reason, events);
+            }
+        }
+        events[events_before..].iter().filter(|event| matches!(event, Event::Token { .. })).count()
+    }
+
+    fn sequence_mut(&mut self, id: RequestId) -> Option<&mut Sequence> {
+        if let Ok(index) = self.running.binary_search_by_key(&id, |sequence| sequence.id) {
+            return Some(&mut self.running[index]);
+        }
+        let index = self.waiting.binary_search_by_key(&id, |sequence| sequence.id).ok()?;
+        self.waiting.get_mut(index)
+    }
+
+    /// The one way out for a request: removes it, gives its set back, says how it ended.
+    fn end(&mut self, id: RequestId, reason: Finish, events: &mut Vec<Event>) {
+        let sequence = if let Ok(index) = self.running.binary_search_by_key(&id, |sequence| sequence.id) {
+            self.running.remove(index)
+        } else if let Ok(index) = self.waiting.binary_search_by_key(&id, |sequence| sequence.id) {
+            self.preempted -= usize::from(index < self.preempted);
+            self.waiting.remove(index).expect("the index was found in the queue")
+        } else {
+            return;
+        };
+        if let Some(set) = sequence.set {
+            self.kv.free(set).expect("a running sequence owns its set, and only the engine frees sets");
+        }
+        #[cfg(feature = "fault-injection")]
+        self.drop_late_token(id);
+        self.counters.count(&reason);
+        events.push(Event::Finished { id, reason, usage: sequence.usage() });
+    }
+}
+
+/// Mistakes made on purpose; see [`crate::Bug`].
+#[cfg(feature = "fault-injection")]
+impl Engine {
+    pub fn plant(&mut self, bug: crate::Bug) {
+        self.bug = Some(bug);
+    }
+
+    fn free_early(&mut self, running: usize) -> Result<(), EngineError> {
+        let sequence = &mut self.running[running];
+        if self.bug == Some(crate::Bug::FreesEarly)
+            && sequence.unplanned() == 0
+            && let Some(set) = sequence.set.take()
+        {
+            self.kv.free(set)?;
         }
         Ok(())
     }
 
-    fn retire(&mut self) {
-        let finished: Vec<Sequence> = self.running.extract_if(.., |sequence| sequence.has_finished).collect();
-        for sequence in finished {
-            self.free(sequence.set);
+    fn drop_late_token(&mut self, id: RequestId) {
+        if self.bug == Some(crate::Bug::DropsLateToken)
+            && let Some(flight) = &mut self.flight
+        {
+            flight.rows.retain(|row| row.id != id);
         }
-    }
-
-    fn free(&mut self, set: SetId) {
-        self.kv.free(set).expect("a running sequence owns its set, and only the engine frees sets");
     }
 }

@@ -4,7 +4,7 @@ use crate::EngineError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests that wait for their first step; further ones are refused.
+    /// Requests that wait for their first step; further ones are refused. Preempted requests wait beside them.
     pub waiting_requests: usize,
     /// Requests that hold cache pages at the same time: the most rows in a step.
     pub running_requests: usize,
@@ -14,6 +14,8 @@ pub struct Limits {
     pub chunk_tokens: usize,
     /// Tokens that end one request when drawn.
     pub stop_tokens: usize,
+    /// Steps that the trace remembers.
+    pub trace_steps: usize,
 }
 
 impl Default for Limits {
@@ -24,16 +26,25 @@ impl Default for Limits {
             step_tokens: 1024,
             chunk_tokens: 512,
             stop_tokens: 64,
+            trace_steps: 4096,
         }
     }
 }
 
 impl Limits {
+    /// Limits for batches of up to `running_requests`; the other bounds grow where they must.
+    pub fn for_batch(running_requests: usize) -> Self {
+        let limits = Limits::default();
+        let step_tokens = limits.step_tokens.max(running_requests.saturating_add(limits.chunk_tokens));
+        Limits { running_requests, step_tokens, ..limits }
+    }
+
     pub(crate) fn validate(&self) -> Result<(), EngineError> {
         let positive = [
             ("waiting_requests", self.waiting_requests),
             ("running_requests", self.running_requests),
             ("chunk_tokens", self.chunk_tokens),
+            ("trace_steps", self.trace_steps),
         ];
         if let Some((name, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Err(EngineError::LimitIsZero { name });

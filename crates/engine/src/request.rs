@@ -1,9 +1,10 @@
 //! What goes into the engine and what comes out.
 
-use overshot_backend::{Sampled, Sampling, SamplingError};
+use overshot_backend::{RowFailure, Sampled, Sampling, SamplingError, TokenMask};
+use std::fmt;
 
 /// A prompt to continue.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Request {
     /// At least one token. The engine adds none: a BOS that the model expects is part of it.
     pub prompt: Vec<u32>,
@@ -12,22 +13,44 @@ pub struct Request {
     pub max_new_tokens: usize,
     /// Tokens that end the request once drawn. The engine adds none: not even EOS.
     pub stop_tokens: Vec<u32>,
+    /// What the answer is held to; `None` lets every token through.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
 impl Request {
     /// Greedy, until context or cache end.
     pub fn new(prompt: Vec<u32>) -> Self {
-        let sampling = Sampling::greedy();
-        Request { prompt, sampling, max_new_tokens: usize::MAX, stop_tokens: Vec::new() }
+        Request {
+            prompt,
+            sampling: Sampling::greedy(),
+            max_new_tokens: usize::MAX,
+            stop_tokens: Vec::new(),
+            constraint: None,
+        }
     }
 }
 
-/// Numbers are never used twice.
+/// A grammar as the engine sees it: it is told every token and says which may come next.
+pub trait Constraint: Send + fmt::Debug {
+    /// The tokens that may come next; `None` when any may.
+    ///
+    /// # Errors
+    /// Why the answer can't go on; it ends the request.
+    fn mask(&mut self) -> Result<Option<TokenMask>, String>;
+
+    /// Takes in a drawn token.
+    ///
+    /// # Errors
+    /// Why the answer can't go on; it ends the request.
+    fn accept(&mut self, token: u32) -> Result<(), String>;
+}
+
+/// Numbers are never used twice, and grow in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(crate) u64);
 
-impl std::fmt::Display for RequestId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "request {}", self.0)
     }
 }
@@ -43,15 +66,27 @@ pub enum Event {
     Finished { id: RequestId, reason: Finish, usage: Usage },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Finish {
     /// This stop token was drawn.
     Stop(u32),
     /// As many tokens as were asked for, or as the context or the cache can hold.
     Length,
     Cancelled,
-    /// The step that computed it failed; the sentence says why.
-    Failed(String),
+    Failed(Failure),
+}
+
+/// Why a request failed that nobody else's trouble touched.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Row(#[from] RowFailure),
+    #[error("the backend refused the step: {what}")]
+    StepRefused { what: String },
+    #[error("the step drew no token where one was due")]
+    NothingDrawn,
+    #[error("the constraint on the answer can't go on: {what}")]
+    Constraint { what: String },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,10 @@
-//! A running request: its tokens, how many of them are computed, and when it ends.
+//! One request's course: its tokens, how many of them are planned, and when it ends.
+//!
+//! Planning runs ahead of drawing in the overlapped loop, so a sequence counts both: `planned` positions, whose
+//! steps may still be under way, and `drawing` tokens, which steps under way will add to it.
 
-use crate::{Event, Finish, Request, RequestId, Usage};
-use overshot_backend::{Choice, Row, RowResult, Sampling, Wanted};
+use crate::{Constraint, Event, Failure, Finish, Request, RequestId, Usage};
+use overshot_backend::{Choice, Row, RowResult, Sampling, TokenMask, Wanted};
 use overshot_kv::{PageTable, SetId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,44 +12,56 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub id: RequestId,
-    pub set: SetId,
+    /// What it holds in the cache; `None` while it waits.
+    pub set: Option<SetId>,
     /// Prompt, then what was drawn.
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// Tokens whose state is in the pages; less than `tokens.len()` between steps.
-    computed: usize,
+    /// Positions whose state is in the pages, or will be once the submitted steps have run.
+    planned: usize,
+    /// Tokens that submitted steps are still drawing.
+    drawing: usize,
+    /// The row that draws the latest of them, in the latest plan.
+    drawing_row: usize,
+    /// Prompt tokens told to be computed; a preempted prompt starts over, its progress does not.
+    told_progress: usize,
     most_new_tokens: usize,
     stop_tokens: Vec<u32>,
     sampling: Arc<Sampling>,
     /// Every token seen with the times it was drawn. Empty when there are no penalties.
     seen: BTreeMap<u32, u32>,
-    pub has_finished: bool,
+    constraint: Option<Box<dyn Constraint>>,
 }
 
 impl Sequence {
-    pub fn new(id: RequestId, set: SetId, request: Request, most_new_tokens: usize) -> Self {
+    pub fn new(id: RequestId, request: Request, most_new_tokens: usize) -> Self {
         let has_penalties = request.sampling.has_penalties();
         let seen = request.prompt.iter().filter(|_| has_penalties).map(|token| (*token, 0)).collect();
         Sequence {
             id,
-            set,
+            set: None,
             prompt_tokens: request.prompt.len(),
             tokens: request.prompt,
-            computed: 0,
+            planned: 0,
+            drawing: 0,
+            drawing_row: 0,
+            told_progress: 0,
             most_new_tokens,
             stop_tokens: request.stop_tokens,
             sampling: Arc::new(request.sampling),
             seen,
-            has_finished: false,
+            constraint: request.constraint,
         }
     }
 
-    pub fn computed(&self) -> usize {
-        self.computed
+    pub fn planned(&self) -> usize {
+        self.planned
     }
 
-    pub fn uncomputed(&self) -> usize {
-        self.tokens.len() - self.computed
+    /// Tokens to plan next: 1 in decode; 0 when the draws under way are its last.
+    pub fn unplanned(&self) -> usize {
+        let is_complete = self.usage().generated_tokens + self.drawing >= self.most_new_tokens;
+        if is_complete { 0 } else { self.tokens.len() + self.drawing - self.planned }
     }
 
     /// Positions that it can come to hold. The last token drawn is never computed.
@@ -54,60 +69,79 @@ impl Sequence {
         self.prompt_tokens + self.most_new_tokens - 1
     }
 
+    pub fn is_constrained(&self) -> bool {
+        self.constraint.is_some()
+    }
+
+    /// Whether the next token to plan is the newest of the answer, and the only one.
+    pub fn is_decoding(&self) -> bool {
+        self.planned >= self.prompt_tokens && self.unplanned() == 1
+    }
+
     pub fn usage(&self) -> Usage {
         Usage { prompt_tokens: self.prompt_tokens, generated_tokens: self.tokens.len() - self.prompt_tokens }
     }
 
-    /// The row that computes the next `count` tokens.
-    pub fn row(&self, count: usize, pages: PageTable) -> Row {
-        let end = self.computed + count;
-        let wanted = if end < self.tokens.len() {
+    /// Plans the next `count` tokens as row number `row` of the plan.
+    pub fn plan(&mut self, row: usize, count: usize, pages: PageTable) -> Row {
+        let (start, end) = (self.planned, self.planned + count);
+        let mut tokens = self.tokens[start..end.min(self.tokens.len())].to_vec();
+        let placeholder = (end > self.tokens.len()).then_some(self.drawing_row);
+        tokens.resize(count, 0);
+        self.planned = end;
+        let wanted = if end < self.tokens.len() + self.drawing {
             Wanted::Nothing
         } else {
+            self.drawing += 1;
+            self.drawing_row = row;
             let seen = self.seen.iter().map(|(token, times)| (*token, *times)).collect();
-            Wanted::Token { sampling: self.sampling.clone(), seen, choice: Choice::Free }
+            let choice = if self.is_constrained() { Choice::Masked } else { Choice::Free };
+            Wanted::Token { sampling: self.sampling.clone(), seen, choice }
         };
-        Row {
-            tokens: self.tokens[self.computed..end].to_vec(),
-            start: self.computed,
-            placeholder: None,
-            pages,
-            wanted,
+        Row { tokens, start, placeholder, pages, wanted }
+    }
+
+    /// Forgets what was computed: its pages are gone. Draws under way still come.
+    pub fn start_over(&mut self) {
+        self.planned = 0;
+    }
+
+    /// Tells how far the prompt is, once `computed` positions are.
+    pub fn tell_progress(&mut self, computed: usize, events: &mut Vec<Event>) {
+        let done = computed.min(self.prompt_tokens);
+        if done > self.told_progress {
+            self.told_progress = done;
+            events.push(Event::PrefillProgress { id: self.id, done, total: self.prompt_tokens });
         }
     }
 
-    /// Takes in what the row of `count` tokens gave: at most one token now, several once drafts are verified.
-    /// What comes after the token that ends the request is dropped.
-    pub fn absorb(&mut self, count: usize, result: RowResult, events: &mut Vec<Event>) {
-        let id = self.id;
-        let was_prompt = self.computed < self.prompt_tokens;
-        self.computed += count;
-        if was_prompt {
-            events.push(Event::PrefillProgress { id, done: self.computed, total: self.prompt_tokens });
-        }
+    /// Takes in what a drawing row gave: at most one token now, several once drafts are verified. What comes after
+    /// the token that ends the request is dropped. Says why it ends, if it does.
+    pub fn absorb(&mut self, result: RowResult, events: &mut Vec<Event>) -> Option<Finish> {
+        self.drawing -= 1;
         if let Some(failure) = result.failure {
-            return self.finish(Finish::Failed(failure.to_string()), events);
-        }
-        if self.computed < self.tokens.len() {
-            return;
+            return Some(Finish::Failed(failure.into()));
         }
         if result.tokens.is_empty() {
-            self.finish(Finish::Failed("the step drew no token where one was due".into()), events);
+            return Some(Finish::Failed(Failure::NothingDrawn));
         }
         for sampled in result.tokens {
             let token = sampled.token;
             self.push(token);
-            events.push(Event::Token { id, sampled });
+            events.push(Event::Token { id: self.id, sampled });
             if let Some(reason) = self.end_after(token) {
-                self.finish(reason, events);
-                break;
+                return Some(reason);
             }
         }
+        None
     }
 
-    pub fn finish(&mut self, reason: Finish, events: &mut Vec<Event>) {
-        self.has_finished = true;
-        events.push(Event::Finished { id: self.id, reason, usage: self.usage() });
+    /// The mask for its next draw.
+    pub fn mask(&mut self) -> Result<Option<TokenMask>, Failure> {
+        match &mut self.constraint {
+            Some(constraint) => constraint.mask().map_err(|what| Failure::Constraint { what }),
+            None => Ok(None),
+        }
     }
 
     fn push(&mut self, token: u32) {
@@ -117,10 +151,14 @@ impl Sequence {
         }
     }
 
-    fn end_after(&self, token: u32) -> Option<Finish> {
+    fn end_after(&mut self, token: u32) -> Option<Finish> {
         if self.stop_tokens.contains(&token) {
             return Some(Finish::Stop(token));
         }
-        (self.usage().generated_tokens >= self.most_new_tokens).then_some(Finish::Length)
+        if self.usage().generated_tokens >= self.most_new_tokens {
+            return Some(Finish::Length);
+        }
+        let what = self.constraint.as_mut()?.accept(token).err()?;
+        Some(Finish::Failed(Failure::Constraint { what }))
     }
 }

@@ -1,25 +1,30 @@
-//! The engine through its public door, over a backend that notices every wrong page.
+//! The engine through its public door, over a device that notices every wrong page. `schedules.rs` has the random
+//! mixtures.
 
 #![allow(clippy::unwrap_used)] // clippy.toml allows it in test functions only, not in what they call
 
-mod paged;
+mod sim;
 
 use overshot_backend::{Sampling, SamplingError};
-use overshot_engine::{Engine, EngineError, Event, Finish, Limits, Refused, Request, RequestId, Usage};
+use overshot_engine::{
+    Engine, EngineError, Event, Failure, Finish, Limits, Refused, Request, RequestId, StepLoop, Usage,
+};
 use overshot_kv::{Pool, PoolCapacity};
-use paged::{Fault, Oracle, PagedBackend, VOCAB};
-use std::collections::BTreeMap;
+use sim::device::{Device, Fault};
+use sim::model::Oracle;
 
 fn engine(sets: usize, tokens: usize, limits: Limits) -> Engine {
-    Engine::new(PagedBackend::new(PoolCapacity::for_sets(sets, tokens), 5000, Fault::None), limits).unwrap()
+    Engine::new(Device::new(PoolCapacity::for_sets(sets, tokens), 5000, Fault::None), limits, StepLoop::Plain)
+        .unwrap()
 }
 
 fn faulty(fault: Fault) -> Engine {
-    Engine::new(PagedBackend::new(PoolCapacity::for_sets(4, 2048), 5000, fault), Limits::default()).unwrap()
+    Engine::new(Device::new(PoolCapacity::for_sets(4, 2048), 5000, fault), Limits::default(), StepLoop::Plain)
+        .unwrap()
 }
 
 fn request(prompt: &[u32], max_new_tokens: usize) -> Request {
-    Request { prompt: prompt.to_vec(), sampling: Sampling::greedy(), max_new_tokens, stop_tokens: vec![] }
+    Request { max_new_tokens, ..Request::new(prompt.to_vec()) }
 }
 
 fn run_until_idle(engine: &mut Engine) -> Vec<Event> {
@@ -98,8 +103,12 @@ fn the_end_of_context_or_cache_is_a_matter_of_length() {
         (PoolCapacity::for_sets(4, 2048), 120, 120),
         (PoolCapacity::for_sets(4, 2048), 100, 100),
     ] {
-        let mut engine =
-            Engine::new(PagedBackend::new(capacity, max_positions, Fault::None), Limits::default()).unwrap();
+        let mut engine = Engine::new(
+            Device::new(capacity, max_positions, Fault::None),
+            Limits::default(),
+            StepLoop::Plain,
+        )
+        .unwrap();
         let id = engine.submit(request(&prompt, usize::MAX)).unwrap();
         let events = run_until_idle(&mut engine);
         let (reason, usage) = end_of(&events, id).unwrap();
@@ -180,7 +189,7 @@ fn what_can_never_run_is_refused_with_the_numbers() {
 #[test]
 fn limits_under_which_nothing_runs_are_refused() {
     let new = |limits| {
-        Engine::new(PagedBackend::new(PoolCapacity::for_sets(1, 1), 10, Fault::None), limits)
+        Engine::new(Device::new(PoolCapacity::for_sets(1, 1), 10, Fault::None), limits, StepLoop::Plain)
             .err()
             .map(|error| error.to_string())
     };
@@ -196,7 +205,8 @@ fn a_refused_plan_fails_its_requests_and_nobody_else() {
     let hit = engine.submit(request(&[1, 2], 10)).unwrap();
     let mut events = [engine.step().unwrap(), engine.step().unwrap(), engine.step().unwrap()].concat();
     let (reason, usage) = end_of(&events, hit).unwrap();
-    assert_eq!(reason, Finish::Failed("step plan 2: refused on purpose".into()));
+    let what = "step plan 2: refused on purpose".to_string();
+    assert_eq!(reason, Finish::Failed(Failure::StepRefused { what }));
     assert_eq!(usage.generated_tokens, 2);
     assert_all_free(&engine);
     let later = engine.submit(request(&[1, 2], 10)).unwrap();
@@ -211,8 +221,9 @@ fn a_row_that_fails_says_why_and_leaves_the_others_alone() {
     let spared = engine.submit(request(&[3, 4], 10)).unwrap();
     let events = run_until_idle(&mut engine);
     let (reason, usage) = end_of(&events, hit).unwrap();
+    let Finish::Failed(failure) = reason else { panic!("{reason:?}") };
     let sentence = "the logit of token 7 is NaN: the forward pass went wrong before sampling";
-    assert_eq!((reason, usage.generated_tokens), (Finish::Failed(sentence.into()), 1));
+    assert_eq!((failure.to_string().as_str(), usage.generated_tokens), (sentence, 1));
     assert_eq!(tokens_of(&events, spared), Oracle::continues(&[3, 4], &Sampling::greedy(), 10));
     assert_all_free(&engine);
 }
@@ -234,161 +245,4 @@ fn an_answer_that_does_not_fit_its_plan_stops_the_engine() {
     assert!(matches!(engine.step(), Err(EngineError::Stopped)));
     assert!(engine.cancel(id).is_some());
     assert_all_free(&engine);
-}
-
-/// One request of a random scenario, and what the engine said about it.
-struct Course {
-    request: Request,
-    drawn: Vec<u32>,
-    prefilled: usize,
-    end: Option<(Finish, Usage)>,
-}
-
-struct Scenario {
-    seed: u64,
-    random: fastrand::Rng,
-    engine: Engine,
-    positions: usize,
-    courses: BTreeMap<RequestId, Course>,
-}
-
-impl Scenario {
-    fn new(seed: u64) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let running_requests = random.usize(1..12);
-        let limits = Limits {
-            waiting_requests: random.usize(1..20),
-            running_requests,
-            step_tokens: running_requests + random.usize(0..300),
-            chunk_tokens: *random.choice(&[1, 3, 4, 7, 64, 128, 500]).unwrap(),
-            ..Limits::default()
-        };
-        let capacity = PoolCapacity::for_sets(random.usize(1..10), random.usize(1..2500));
-        let max_positions = random.usize(50..900);
-        let engine = Engine::new(PagedBackend::new(capacity, max_positions, Fault::None), limits).unwrap();
-        let positions = capacity.longest_set_tokens().min(max_positions);
-        Scenario { seed, random, engine, positions, courses: BTreeMap::new() }
-    }
-
-    fn random_request(&mut self) -> Request {
-        let random = &mut self.random;
-        let length = *random.choice(&[3, 20, 140, 600]).unwrap();
-        let prompt: Vec<u32> = (0..random.usize(1..=length)).map(|_| random.u32(0..VOCAB as u32)).collect();
-        let sampling = match random.u32(0..4) {
-            0 => Sampling::greedy(),
-            1 => Sampling { seed: random.u64(..), ..Sampling::default() },
-            2 => Sampling { repetition_penalty: 1.3, frequency_penalty: 0.4, ..Sampling::greedy() },
-            _ => Sampling { seed: random.u64(..), top_p: 0.7, presence_penalty: 0.5, ..Sampling::default() },
-        };
-        let stop_tokens = (0..random.usize(0..3)).map(|_| random.u32(0..VOCAB as u32)).collect();
-        Request { prompt, sampling, max_new_tokens: random.usize(1..120), stop_tokens }
-    }
-
-    fn submit(&mut self) {
-        let request = self.random_request();
-        match self.engine.submit(request.clone()) {
-            Ok(id) => {
-                let course = Course { request, drawn: vec![], prefilled: 0, end: None };
-                assert!(self.courses.insert(id, course).is_none());
-            }
-            Err(Refused::QueueFull { .. }) => {}
-            Err(
-                Refused::BeyondContext { prompt_tokens, most } | Refused::BeyondCache { prompt_tokens, most },
-            ) => {
-                assert!(prompt_tokens > most && most >= self.positions);
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    fn cancel(&mut self) {
-        let Some(&id) = self.random.choice(self.courses.keys()) else { return };
-        let free = |engine: &Engine| Pool::ALL.map(|pool| engine.kv().free_pages(pool));
-        let before = free(&self.engine);
-        match self.engine.cancel(id) {
-            Some(event) => self.take(event),
-            None => assert!(self.courses[&id].end.is_some()),
-        }
-        assert!(free(&self.engine).iter().zip(before).all(|(after, before)| *after >= before));
-    }
-
-    fn step(&mut self) {
-        let was_idle = self.engine.is_idle();
-        let events = self.engine.step().unwrap();
-        assert_eq!(events.is_empty(), was_idle, "seed {}: a step did nothing", self.seed);
-        events.into_iter().for_each(|event| self.take(event));
-        assert_eq!(self.engine.kv().check(), Vec::<String>::new(), "seed {}", self.seed);
-    }
-
-    fn take(&mut self, event: Event) {
-        let (Event::PrefillProgress { id, .. } | Event::Token { id, .. } | Event::Finished { id, .. }) =
-            &event;
-        let course = self.courses.get_mut(id).unwrap();
-        assert!(course.end.is_none(), "seed {}: {event:?} after the end of its request", self.seed);
-        match event {
-            Event::PrefillProgress { done, total, .. } => {
-                assert!(done > course.prefilled && done <= total && total == course.request.prompt.len());
-                course.prefilled = done;
-            }
-            Event::Token { sampled, .. } => {
-                assert_eq!(course.prefilled, course.request.prompt.len());
-                course.drawn.push(sampled.token);
-            }
-            Event::Finished { reason, usage, .. } => course.end = Some((reason, usage)),
-        }
-    }
-
-    /// Whatever ran beside it, each request drew what it draws alone, and ended when it had to.
-    fn verify(&self) {
-        for (id, Course { request, drawn, end, .. }) in &self.courses {
-            let what = format!("seed {}, {id}", self.seed);
-            let expected = Oracle::continues(&request.prompt, &request.sampling, drawn.len());
-            assert_eq!(*drawn, expected, "{what}");
-            let (reason, usage) = end.as_ref().unwrap();
-            let (prompt_tokens, generated_tokens) = (request.prompt.len(), drawn.len());
-            assert_eq!(*usage, Usage { prompt_tokens, generated_tokens }, "{what}");
-            let most = request.max_new_tokens.min(self.positions - prompt_tokens + 1);
-            let stopped = drawn.iter().position(|token| request.stop_tokens.contains(token));
-            match reason {
-                Finish::Stop(token) => {
-                    assert_eq!((stopped, drawn.last()), (Some(drawn.len() - 1), Some(token)), "{what}");
-                }
-                Finish::Length => assert!(stopped.is_none() && drawn.len() == most, "{what}"),
-                Finish::Cancelled => assert!(stopped.is_none() && drawn.len() < most, "{what}"),
-                Finish::Failed(why) => panic!("{what}: {why}"),
-            }
-        }
-    }
-}
-
-#[test]
-fn random_schedules_give_every_request_the_tokens_it_gets_alone() {
-    let first_seed = fastrand::u64(..);
-    println!("first seed {first_seed}");
-    let (mut most_rows, mut finished) = (0, 0);
-    for seed in (0..80).map(|n| first_seed.wrapping_add(n)) {
-        let mut scenario = Scenario::new(seed);
-        for _ in 0..150 {
-            match scenario.random.u32(0..10) {
-                0..3 => scenario.submit(),
-                3 if scenario.random.bool() => scenario.cancel(),
-                _ => scenario.step(),
-            }
-            most_rows = most_rows.max(scenario.engine.running_requests());
-        }
-        for _ in 0..20_000 {
-            if scenario.engine.is_idle() {
-                break;
-            }
-            scenario.step();
-        }
-        assert!(scenario.engine.is_idle(), "seed {seed} hangs");
-        scenario.verify();
-        assert_all_free(&scenario.engine);
-        finished += scenario.courses.len();
-    }
-    assert!(
-        most_rows >= 5 && finished > 500,
-        "{most_rows} rows at most, {finished} requests: too tame a test"
-    );
 }

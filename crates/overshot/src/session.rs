@@ -10,12 +10,12 @@ use crate::interrupt::StopRequest;
 use crate::model_source::ModelSource;
 use crate::table::bytes;
 use anyhow::bail;
-use overshot_backend::Sampling;
+use overshot_backend::{RowFailure, Sampling};
 use overshot_chat::{
     Delta, Detokenizer, End, Message, OutputParser, ParseOptions, ParsedMessage, PromptTexts, RenderOptions,
     StopStrings, Tokenizer, render,
 };
-use overshot_engine::{Engine, Event, Finish, Limits, Request, Usage};
+use overshot_engine::{Engine, Event, Failure, Finish, Limits, Request, StepLoop, Usage};
 use overshot_kv::PoolCapacity;
 use serde::Serialize;
 use std::fmt;
@@ -103,7 +103,7 @@ impl Session {
         Ok(Session {
             model_label: source.label(),
             sampling,
-            engine: Engine::new(backend, limits)?,
+            engine: Engine::new(backend, limits, StepLoop::Plain)?,
             tokenizer,
             texts,
             context,
@@ -176,7 +176,7 @@ impl Session {
             max_new_tokens: self.most_new_tokens(prompt.len())?,
             sampling: self.sampling.clone(),
             stop_tokens: vec![self.eos_token],
-            prompt,
+            ..Request::new(prompt)
         };
         let started = Instant::now();
         let mut first_token_seconds = None;
@@ -253,16 +253,15 @@ fn ending(reason: Finish, model_label: &str) -> anyhow::Result<Ending> {
         Finish::Stop(_) => Ok(Ending::Stopped),
         Finish::Length => Ok(Ending::LimitReached),
         Finish::Cancelled => Ok(Ending::Interrupted),
-        Finish::Failed(detail) => Err(anyhow::Error::new(StepFailed(step_failure(&detail, model_label)))),
+        Finish::Failed(failure) => Err(anyhow::Error::new(StepFailed(step_failure(&failure, model_label)))),
     }
 }
 
-/// The engine tells failures as text; those of the forward pass name the logits.
-fn step_failure(detail: &str, model_label: &str) -> String {
-    if detail.contains("logit") {
-        damaged_model(model_label, detail)
-    } else {
-        format!("the step that computed the answer failed: {detail}")
+/// Logits that are no numbers come from weights that are none.
+fn step_failure(failure: &Failure, model_label: &str) -> String {
+    match failure {
+        Failure::Row(RowFailure::Sampling(_)) => damaged_model(model_label, &failure.to_string()),
+        _ => format!("the step that computed the answer failed: {failure}"),
     }
 }
 
