@@ -39,6 +39,7 @@
 //!
 //! Start with `encode.rs` for the way in and `parse/mod.rs` for the way out.
 
+mod delivery;
 mod detokenize;
 mod encode;
 mod error;
@@ -56,6 +57,7 @@ mod tokenizer;
 mod tokenizer_file;
 mod turns;
 
+pub use delivery::Delivery;
 pub use detokenize::{Detokenizer, Utf8Stream};
 pub use encode::{Prompt, RenderOptions, render};
 pub use error::ChatError;

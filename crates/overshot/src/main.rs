@@ -1,7 +1,6 @@
 //! `overshot`, the command line. Each command is a file with its flags beside what they do; this one only starts
 //! them and turns their end into an exit code: 0 well, 2 the input must change, 1 anything else.
 
-mod answer;
 mod args;
 mod chat;
 mod compute;

@@ -1,7 +1,6 @@
 //! A model ready to answer, for one conversation at a time: engine, tokenizer, prompt texts, sampling. Streams
 //! what comes; decides nothing about how it is shown.
 
-use crate::answer::Delivery;
 use crate::args::AnswerFlags;
 use crate::compute::start_backend;
 use crate::display::{PrefillBar, spinner};
@@ -12,8 +11,8 @@ use crate::table::bytes;
 use anyhow::bail;
 use overshot_backend::{RowFailure, Sampling};
 use overshot_chat::{
-    Delta, Detokenizer, End, Message, OutputParser, ParseOptions, ParsedMessage, PromptTexts, RenderOptions,
-    StopStrings, Tokenizer, render,
+    Delivery, Delta, Detokenizer, End, Message, OutputParser, ParseOptions, ParsedMessage, PromptTexts,
+    RenderOptions, StopStrings, Tokenizer, render,
 };
 use overshot_engine::{Engine, Event, Failure, Finish, Limits, Request, StepLoop, Usage};
 use overshot_kv::PoolCapacity;
@@ -129,14 +128,21 @@ impl Session {
             ParseOptions { start: prompt.start(), tools: options.tools.clone(), ..ParseOptions::default() };
         let mut parser = OutputParser::new(&self.tokenizer, parse_options);
         let mut delivery = Delivery::new(&self.stop_strings);
+        let mut message = ParsedMessage::default();
+        let mut hand_on = |deltas: Vec<Delta>| {
+            deltas.iter().try_for_each(|delta| {
+                message.apply(delta);
+                on_delta(delta)
+            })
+        };
         let (ending, timing) = self.generate(ids, stop, |token| {
-            delivery.deliver(&parser.push(token), &mut on_delta)?;
+            hand_on(delivery.push(parser.push(token)))?;
             Ok(go_on_unless(delivery.has_stopped()))
         })?;
         let end = if ending == Ending::Stopped { End::Stop } else { End::Limit };
-        let finished = parser.finish(end);
-        delivery.deliver(&finished.deltas, &mut on_delta)?;
-        let message = delivery.finish(finished.message.finish_reason, &mut on_delta)?;
+        let (deltas, finish_reason) = delivery.finish(parser.finish(end));
+        hand_on(deltas)?;
+        message.finish_reason = finish_reason;
         Ok(Answer { message, ending, timing })
     }
 
