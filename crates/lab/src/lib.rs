@@ -6,5 +6,8 @@
 
 mod error;
 pub mod stats;
+pub mod sweep;
+mod target;
 
 pub use error::LabError;
+pub use target::{Measurement, Metric, Point, Settings, Target, Work};
