@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// An inference engine for DeepSeek-V4.
 ///
@@ -63,8 +64,8 @@ pub struct ComputeFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_1_to_1024)]
     pub threads: Option<u16>,
 
-    /// What computes
-    #[arg(long, value_enum, default_value_t = BackendChoice::Cpu)]
+    /// What computes: cpu, or scripted:FILE, which plays the answers in FILE (JSON lines) and runs no model
+    #[arg(long, value_name = "cpu|scripted:FILE", default_value = "cpu")]
     pub backend: BackendChoice,
 }
 
@@ -116,9 +117,23 @@ pub struct CacheFlags {
     pub index_keys: IndexKeyFormat,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendChoice {
     Cpu,
+    /// Answers from a file: for tests of everything but the model. See `scripted.rs`.
+    Scripted(PathBuf),
+}
+
+impl FromStr for BackendChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(BackendChoice::Cpu),
+            Some(("scripted", file)) if !file.is_empty() => Ok(BackendChoice::Scripted(file.into())),
+            _ => Err("use cpu, or scripted:FILE with the path of a script".into()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -145,6 +160,14 @@ mod tests {
             Arguments::try_parse_from(["overshot", "score", "--ids", "x"]).unwrap_or_else(|e| panic!("{e}"));
         let Command::Score(parsed) = line.command else { panic!("another command") };
         assert_eq!(format!("{:?}", parsed.compute), format!("{:?}", ComputeFlags::default()));
+    }
+
+    #[test]
+    fn a_script_needs_a_path() {
+        assert_eq!("scripted:a:b.jsonl".parse(), Ok(BackendChoice::Scripted("a:b.jsonl".into())));
+        for text in ["", "gpu", "cpu:x", "scripted", "scripted:"] {
+            assert!(text.parse::<BackendChoice>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod model_source;
 mod run;
 mod sampling;
 mod score;
+mod scripted;
 mod session;
 mod table;
 mod usage;
