@@ -43,7 +43,9 @@ impl Row {
         let Some(end) = self.start.checked_add(self.tokens.len()) else {
             return Err(format!("it starts at position {}", self.start));
         };
-        if let Some(token) = self.tokens.iter().find(|token| **token as usize >= vocab_size) {
+        // What stands for a placeholder's token means nothing.
+        let known = self.tokens.len() - usize::from(self.placeholder.is_some());
+        if let Some(token) = self.tokens[..known].iter().find(|token| **token as usize >= vocab_size) {
             return Err(format!("token {token} is not below the vocabulary's {vocab_size}"));
         }
         for pool in Pool::ALL {

@@ -7,6 +7,7 @@ mod faults;
 mod mask;
 mod numerics;
 mod plan;
+mod ranks;
 mod sample;
 mod scripted;
 
@@ -15,6 +16,7 @@ pub use faults::{FaultError, Faults, FaultyBackend};
 pub use mask::TokenMask;
 pub use numerics::{Activations, IndexKeyFormat, KvFormat, Numerics};
 pub use plan::{Choice, Row, RowFailure, RowResult, StepMasks, StepPlan, StepResult, Wanted};
+pub use ranks::{PLANS_UNDER_WAY, Rank, Ranks, RanksInfo};
 pub use sample::{Sampled, Sampler, Sampling, SamplingError, argmax, log_sum_exp};
 pub use scripted::{Script, ScriptError, ScriptStep, ScriptedBackend};
 
@@ -69,6 +71,9 @@ pub enum BackendError {
     BadRow { number: u64, row: usize, what: String },
     #[error("step plan {number}: {what}")]
     BadPlan { number: u64, what: String },
+    /// Nothing is wrong with it, and its number is not used up.
+    #[error("step plan {number} came while {under_way} are under way: collect one first")]
+    Full { number: u64, under_way: usize },
     #[error("no step plan is waiting to be collected")]
     NothingSubmitted,
     #[error("step plan {number} has masked rows {rows:?}, and masks came for {supplied:?}")]

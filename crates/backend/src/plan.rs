@@ -16,6 +16,14 @@ pub struct StepPlan {
     pub rows: Vec<Row>,
 }
 
+impl StepPlan {
+    /// Rows whose draw waits for a mask, ascending.
+    pub fn masked_rows(&self) -> Vec<usize> {
+        let masked = |row: &Row| matches!(row.wanted, Wanted::Token { choice: Choice::Masked, .. });
+        self.rows.iter().enumerate().filter(|(_, row)| masked(row)).map(|(index, _)| index).collect()
+    }
+}
+
 /// Consecutive tokens of one sequence: a chunk of a prompt, or the newest token of a decode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
@@ -29,6 +37,12 @@ pub struct Row {
     /// Covers positions `0 .. start + tokens.len()`.
     pub pages: PageTable,
     pub wanted: Wanted,
+}
+
+impl Row {
+    pub fn draws(&self) -> bool {
+        matches!(self.wanted, Wanted::Token { .. })
+    }
 }
 
 /// Which results of a row the engine needs.
