@@ -2,6 +2,7 @@
 //! [`StepPlan`]s; the backend executes them in order and answers with [`StepResult`]s. It never sees a request.
 
 mod check;
+mod fake;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod mask;
@@ -11,6 +12,7 @@ mod ranks;
 mod sample;
 mod scripted;
 
+pub use fake::{FakeDevice, Latency};
 #[cfg(feature = "fault-injection")]
 pub use faults::{FaultError, Faults, FaultyBackend};
 pub use mask::TokenMask;
