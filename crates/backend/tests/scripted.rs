@@ -62,6 +62,20 @@ fn a_preempted_sequence_goes_on_with_its_script() {
 }
 
 #[test]
+fn a_sequence_may_be_preempted_while_its_token_is_being_drawn() {
+    let mut backend = backend(vec![script(&[&[10], &[11], &[12]]), script(&[&[20]])]);
+    backend.submit(vec![prompt(3, &[8]), prompt(0, &[5, 6])]).unwrap();
+    let mut again = prompt(1, &[5, 6, 0]);
+    again.placeholder = Some(1);
+    backend.submit(vec![again]).unwrap();
+    assert_eq!(backend.collect().unwrap(), [vec![10], vec![20]]);
+    assert_eq!(backend.collect().unwrap(), [vec![EOS]]);
+    let mut lost = decode(1, 3, &[0]);
+    lost.placeholder = Some(1);
+    assert!(backend.submit(vec![lost]).unwrap_err().to_string().contains("draws no token"));
+}
+
+#[test]
 fn a_copied_window_is_the_same_sequence() {
     let mut backend = backend(vec![script(&[&[10], &[11]]), script(&[&[20]])]);
     backend.draw(vec![prompt(0, &[5])]);

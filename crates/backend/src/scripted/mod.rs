@@ -23,6 +23,7 @@ use crate::{
 use course::Courses;
 use overshot_kv::{PageOp, Pool, PoolCapacity};
 use overshot_model::Spec;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ pub struct ScriptedBackend {
     steps: VecDeque<Step>,
     /// When the step submitted last ends.
     busy_until: Option<Instant>,
+    /// What the rows of the step submitted last draw first: the values of the next step's placeholders.
+    drawing: Vec<Option<u32>>,
     /// Which rows of the step collected last failed.
     failed: Vec<bool>,
 }
@@ -85,6 +88,7 @@ impl ScriptedBackend {
             next_number: 0,
             steps: VecDeque::new(),
             busy_until: None,
+            drawing: Vec::new(),
             failed: Vec::new(),
         })
     }
@@ -92,7 +96,13 @@ impl ScriptedBackend {
     fn script_row(&mut self, row: &Row, device_time: &mut Duration) -> Result<ScriptedRow, String> {
         let placeholder = row.placeholder;
         let window = *row.pages.pages(Pool::Window).first().ok_or("it has no window page")?;
-        self.courses.feed(window, row.start, &row.tokens)?;
+        let mut tokens = Cow::Borrowed(row.tokens.as_slice());
+        if let Some(before) = placeholder {
+            let drawn = self.drawing.get(before).copied().flatten();
+            let drawn = drawn.ok_or_else(|| format!("row {before} of the step before draws no token"))?;
+            tokens.to_mut()[row.tokens.len() - 1] = drawn;
+        }
+        self.courses.feed(window, row.start, &tokens)?;
         match &row.wanted {
             Wanted::Nothing => {
                 Ok(ScriptedRow { tokens: Vec::new(), choice: Choice::Free, top_logprobs: 0, placeholder })
@@ -143,6 +153,7 @@ impl Backend for ScriptedBackend {
             let scripted = self.script_row(row, &mut device_time);
             rows.push(scripted.map_err(|what| BackendError::BadRow { number, row: index, what })?);
         }
+        self.drawing = rows.iter().map(|row| row.tokens.first().copied()).collect();
         let now = Instant::now();
         let begins = self.busy_until.map_or(now, |until| until.max(now));
         let ends = begins.checked_add(device_time).unwrap_or(begins);
