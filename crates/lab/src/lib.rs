@@ -5,6 +5,8 @@
 //! Nothing here changes what it measures, and nothing here knows the engine: targets bring their own knowledge.
 
 mod error;
+pub mod load;
+pub mod report;
 pub mod stats;
 pub mod sweep;
 mod target;

@@ -109,6 +109,9 @@ pub enum Metric {
     /// One decode pass: the median of the run.
     StepMs,
     StepMsP99,
+    /// The part of a step in which the device worked, and the part in which it did not: medians of the run.
+    DeviceMs,
+    HostGapMs,
     /// From sending a request to its first token: the median of the run.
     FirstTokenMs,
     FirstTokenMsP99,
@@ -134,13 +137,15 @@ pub enum Metric {
 }
 
 impl Metric {
-    pub const ALL: [Metric; 21] = [
+    pub const ALL: [Metric; 23] = [
         Metric::TokensPerS,
         Metric::PromptTokensPerS,
         Metric::RequestsPerS,
         Metric::PassesPerS,
         Metric::StepMs,
         Metric::StepMsP99,
+        Metric::DeviceMs,
+        Metric::HostGapMs,
         Metric::FirstTokenMs,
         Metric::FirstTokenMsP99,
         Metric::TokenGapMs,
@@ -167,6 +172,8 @@ impl Metric {
             Metric::PassesPerS => "passes/s",
             Metric::StepMs => "step ms",
             Metric::StepMsP99 => "step ms p99",
+            Metric::DeviceMs => "device ms",
+            Metric::HostGapMs => "host gap ms",
             Metric::FirstTokenMs => "TTFT ms",
             Metric::FirstTokenMsP99 => "TTFT ms p99",
             Metric::TokenGapMs => "gap ms",

@@ -42,18 +42,17 @@ pub fn sweep(
     let runs = plan.runs()?;
     let missing: Vec<&RunKey> = plan.missing(&runs, results.records());
     let all = runs.len();
-    let mut done = all - missing.len();
+    let found = all - missing.len();
     if let Some(first) = missing.first() {
         // A process that has just started is slow in ways that no later run is.
         progress(Progress::WarmingUp);
         target.measure(first.point())?;
     }
-    for key in missing {
+    for (done, key) in (found..).zip(missing) {
         progress(Progress::Begins { done, all, key });
         let measurement = target.measure(key.point())?;
         let record = results.append(RunRecord { key: *key, measurement })?;
-        done += 1;
-        progress(Progress::Ended { done, all, record });
+        progress(Progress::Ended { done: done + 1, all, record });
     }
     Ok(())
 }
