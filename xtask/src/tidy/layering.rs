@@ -5,7 +5,7 @@ use super::Finding;
 use super::tree::Tree;
 
 /// A crate's folder and the crates of this workspace that it may name. An absent folder has no rule.
-const ALLOWED: [(&str, &[&str]); 8] = [
+const ALLOWED: [(&str, &[&str]); 9] = [
     ("model", &[]),
     ("chat", &[]),
     ("kv", &[]),
@@ -13,7 +13,8 @@ const ALLOWED: [(&str, &[&str]); 8] = [
     ("backend-cpu", &["backend", "kv", "model"]),
     ("engine", &["backend", "kv", "model"]),
     ("lab", &[]),
-    ("overshot", &["lab", "model", "chat", "kv", "backend", "backend-cpu", "engine"]),
+    ("gpu-model", &[]),
+    ("overshot", &["lab", "gpu-model", "model", "chat", "kv", "backend", "backend-cpu", "engine"]),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
