@@ -45,12 +45,6 @@ fn vectors() -> Vectors {
     serde_json::from_str(&text).unwrap()
 }
 
-fn placeholder_texts() -> PromptTexts {
-    let text = r#"{"tools_prefix": "<<TOOLS_PREFIX>>", "tools_suffix": "<<TOOLS_SUFFIX>>",
-        "effort_max": "<<EFFORT_MAX>>", "response_format_prefix": "<<RESPONSE_FORMAT_PREFIX>>"}"#;
-    PromptTexts::from_json(text, "placeholders").unwrap()
-}
-
 fn effort(thinking_mode: &str, effort: Option<Effort>) -> Effort {
     match thinking_mode {
         "chat" => Effort::None,
@@ -69,7 +63,7 @@ fn every_conversation_renders_to_its_prompt() {
             drop_thinking: vector.options.drop_thinking.unwrap_or(true),
             ..RenderOptions::default()
         };
-        let prompt = render(&vector.messages, &options, &placeholder_texts()).unwrap();
+        let prompt = render(&vector.messages, &options, &common::placeholder_texts()).unwrap();
         assert_eq!(prompt.text(), vector.prompt, "{}", vector.name);
         let thinks = if vector.prompt.ends_with("<think>") { Start::Reasoning } else { Start::Content };
         assert_eq!(prompt.start(), thinks, "{}", vector.name);
@@ -98,7 +92,7 @@ fn request_fields_render_like_message_fields() {
             response_schema,
             ..RenderOptions::default()
         };
-        let prompt = render(&messages, &options, &placeholder_texts()).unwrap();
+        let prompt = render(&messages, &options, &common::placeholder_texts()).unwrap();
         assert_eq!(prompt.text(), vector.prompt, "{}", vector.name);
     }
     assert!(seen >= 8, "{seen}");

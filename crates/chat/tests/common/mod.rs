@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use overshot_chat::{
-    Delta, End, OutputParser, ParseOptions, ParsedMessage, PieceParser, Special, Start, Tokenizer, Tool,
+    Delta, End, OutputParser, ParseOptions, ParsedMessage, PieceParser, PromptTexts, Special, Start,
+    Tokenizer, Tool,
 };
 
 pub fn repository() -> PathBuf {
@@ -20,6 +21,13 @@ pub fn model_folder() -> PathBuf {
 pub fn tokenizer() -> &'static Tokenizer {
     static TOKENIZER: OnceLock<Tokenizer> = OnceLock::new();
     TOKENIZER.get_or_init(|| Tokenizer::from_file(&model_folder().join("tokenizer.json")).unwrap())
+}
+
+/// Each of the checkpoint's fixed texts is its own name, as the vectors have it.
+pub fn placeholder_texts() -> PromptTexts {
+    let text = r#"{"tools_prefix": "<<TOOLS_PREFIX>>", "tools_suffix": "<<TOOLS_SUFFIX>>",
+        "effort_max": "<<EFFORT_MAX>>", "response_format_prefix": "<<RESPONSE_FORMAT_PREFIX>>"}"#;
+    PromptTexts::from_json(text, "placeholders").unwrap()
 }
 
 pub fn tools() -> Vec<Tool> {
