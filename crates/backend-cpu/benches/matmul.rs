@@ -47,8 +47,8 @@ fn main() {
                         let start = thread_seconds();
                         for _ in 0..products {
                             let output = Output::new(&mut y, ROWS);
-                            let job =
-                                Job { matrix: &matrix, input: &input, rows: Rows::First(count), output };
+                            let (columns, rows) = (0..COLS, Rows::First(count));
+                            let job = Job { matrix: &matrix, columns, input: &input, rows, output };
                             matmul::run(Isa::detect(), vec![job]);
                         }
                         (thread_seconds() - start) / products as f64

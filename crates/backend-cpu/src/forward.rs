@@ -1,42 +1,25 @@
-//! A forward pass: embed, layers, head, results.
+//! A forward pass: embed, layers, head.
 
-use crate::buffers::Buffers;
-use crate::capture::Capture;
+use crate::collective::PeerGone;
 use crate::layer::{self, LayerPlace};
+use crate::min_parallel_rows;
 use crate::norm::rms_norm;
-use crate::pools::Pools;
-use crate::step::{Rope, Step};
-use crate::{Isa, min_parallel_rows};
-use overshot_backend::{Numerics, Row, RowResult, Sampler, Wanted};
-use overshot_model::{Model, STREAMS, Spec, Weights};
+use crate::step::Step;
+use overshot_backend::{Row, Wanted};
+use overshot_model::{STREAMS, Spec, Weights};
 use rayon::prelude::*;
+use std::ops::Range;
 
-/// What stays the same from step to step.
-pub struct Machinery<'a> {
-    pub model: &'a Model,
-    pub isa: Isa,
-    pub numerics: Numerics,
-    pub rope: &'a Rope,
-    pub places: &'a [LayerPlace],
-}
-
-pub fn forward(
-    fixed: Machinery,
-    rows: &[Row],
-    pools: &mut Pools,
-    buffers: &mut Buffers,
-    capture: Option<&mut Capture>,
-) -> Vec<RowResult> {
-    let Machinery { model, isa, numerics, rope, places } = fixed;
-    let tokens = Step::tokens_of(rows, rope);
-    let mut step = Step { isa, spec: &model.spec, numerics, rope, rows, tokens, pools, buffers, capture };
-    let mut streams = embed(&mut step, &model.weights);
+/// The logits that the rows want, `[positions, vocab]`, row after row. Several ranks give them to rank 0 alone: the
+/// others have none.
+pub fn forward(step: &mut Step, weights: &Weights, places: &[LayerPlace]) -> Result<Vec<f32>, PeerGone> {
+    let mut streams = embed(step, weights)?;
     for &place in places {
-        layer::forward(&mut step, place, &model.weights.layers[place.index], &mut streams);
+        layer::forward(step, place, &weights.layers[place.index], &mut streams)?;
     }
-    let results = finish(&mut step, &model.weights, &streams);
+    let logits = head(step, weights, &streams)?;
     step.buffers.give([streams]);
-    results
+    Ok(logits)
 }
 
 pub fn places(spec: &Spec) -> Vec<LayerPlace> {
@@ -50,42 +33,62 @@ pub fn places(spec: &Spec) -> Vec<LayerPlace> {
 }
 
 /// Every stream of a token starts as its embedding: `[tokens, 4, hidden]`.
-fn embed(step: &mut Step, weights: &Weights) -> Vec<f32> {
+fn embed(step: &mut Step, weights: &Weights) -> Result<Vec<f32>, PeerGone> {
     let width = step.spec.hidden_size;
     let mut streams = step.buffers.take(step.tokens.len() * STREAMS * width);
-    for (token, streams) in step.tokens.iter().zip(streams.chunks_exact_mut(STREAMS * width)) {
+    let firsts = streams.chunks_exact_mut(STREAMS * width).map(|streams| &mut streams[..width]);
+    match step.member {
+        None => {
+            for (token, first) in step.tokens.iter().zip(firsts) {
+                weights.embed.decode_row(token.id as usize, first);
+            }
+        }
+        Some(_) => {
+            let embedded = embed_across(step, weights)?;
+            firsts.zip(embedded.chunks_exact(width)).for_each(|(first, row)| first.copy_from_slice(row));
+            step.buffers.give([embedded]);
+        }
+    }
+    for streams in streams.chunks_exact_mut(STREAMS * width) {
         let (first, rest) = streams.split_at_mut(width);
-        weights.embed.decode_row(token.id as usize, first);
         rest.chunks_exact_mut(width).for_each(|stream| stream.copy_from_slice(first));
     }
-    streams
+    Ok(streams)
 }
 
-/// Token indices (within the step) whose logits a row wants.
-fn wanted_tokens(row: &Row, first: usize) -> std::ops::Range<usize> {
-    let end = first + row.tokens.len();
+/// Each token's embedding comes from the rank that has it; the others add nothing.
+fn embed_across(step: &mut Step, weights: &Weights) -> Result<Vec<f32>, PeerGone> {
+    let width = step.spec.hidden_size;
+    let mut embedded = step.buffers.take_zeroed(step.tokens.len() * width);
+    for (token, row) in step.tokens.iter().zip(embedded.chunks_exact_mut(width)) {
+        if step.shard.vocab.contains(&(token.id as usize)) {
+            weights.embed.decode_row(token.id as usize, row);
+        }
+    }
+    step.all_reduce(embedded)
+}
+
+/// Positions (counted from the row's first token) whose logits a row wants.
+pub fn wanted_positions(row: &Row) -> Range<usize> {
+    let end = row.tokens.len();
     match row.wanted {
         Wanted::Nothing => end..end,
         Wanted::Token { .. } | Wanted::LastLogits => end - 1..end,
-        Wanted::AllLogits => first..end,
+        Wanted::AllLogits => 0..end,
     }
 }
 
-/// Collapses the streams of the wanted tokens, applies the head, and gives each row its logits or its draw.
-fn finish(step: &mut Step, weights: &Weights, streams: &[f32]) -> Vec<RowResult> {
+/// Collapses the streams of the wanted positions and applies the head.
+fn head(step: &mut Step, weights: &Weights, streams: &[f32]) -> Result<Vec<f32>, PeerGone> {
     let (isa, spec) = (step.isa, step.spec);
+    let width = STREAMS * spec.hidden_size;
+    let mut picked: Vec<f32> = Vec::new();
     let mut first = 0;
-    let mut wanted = Vec::with_capacity(step.rows.len());
     for row in step.rows {
-        wanted.push(wanted_tokens(row, first));
+        let wanted = wanted_positions(row);
+        picked.extend_from_slice(&streams[(first + wanted.start) * width..(first + wanted.end) * width]);
         first += row.tokens.len();
     }
-    let width = STREAMS * spec.hidden_size;
-    let picked: Vec<f32> = wanted
-        .iter()
-        .flat_map(|tokens| &streams[tokens.start * width..tokens.end * width])
-        .copied()
-        .collect();
     let mut hidden = step.buffers.take(picked.len() / STREAMS);
     let [mixes] = step.project(&picked, [&weights.hc_head.mix]);
     hidden
@@ -100,34 +103,16 @@ fn finish(step: &mut Step, weights: &Weights, streams: &[f32]) -> Vec<RowResult>
     if let Some(capture) = &mut step.capture {
         capture.append_global("final_hidden", &hidden);
     }
-    let [logits] = step.project(&hidden, [&weights.head]);
-    let mut rest = logits.as_slice();
-    let mut sampler = Sampler::default();
-    let results = step
-        .rows
-        .iter()
-        .zip(&wanted)
-        .map(|(row, tokens)| {
-            let (logits, others) = rest.split_at(tokens.len() * spec.vocab_size);
-            rest = others;
-            result_of(row, logits, &mut sampler)
-        })
-        .collect();
-    step.buffers.give([hidden, mixes, logits]);
-    results
+    let [logits] = step.project(&hidden, [&weights.head.slice_rows(step.shard.vocab.clone())]);
+    let positions = hidden.len() / spec.hidden_size;
+    step.buffers.give([hidden, mixes]);
+    gather_logits(step, logits, positions)
 }
 
-fn result_of(row: &Row, logits: &[f32], sampler: &mut Sampler) -> RowResult {
-    match &row.wanted {
-        Wanted::Nothing => RowResult::default(),
-        Wanted::LastLogits | Wanted::AllLogits => {
-            RowResult { logits: logits.to_vec(), ..RowResult::default() }
-        }
-        Wanted::Token { sampling, seen, .. } => {
-            match sampler.sample(logits, sampling, seen, row.start + row.tokens.len()) {
-                Ok(sampled) => RowResult { tokens: vec![sampled], ..RowResult::default() },
-                Err(error) => RowResult { failure: Some(error.into()), ..RowResult::default() },
-            }
-        }
-    }
+fn gather_logits(step: &mut Step, mine: Vec<f32>, positions: usize) -> Result<Vec<f32>, PeerGone> {
+    let Some(member) = step.member else { return Ok(mine) };
+    let wanted = if member.rank() == 0 { positions * step.spec.vocab_size } else { 0 };
+    let mut all = step.buffers.take(wanted);
+    member.gather_columns(mine, positions, (wanted > 0).then_some(&mut all))?;
+    Ok(all)
 }

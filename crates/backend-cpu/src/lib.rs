@@ -8,6 +8,7 @@
 
 mod buffers;
 mod capture;
+mod collective;
 #[cfg(test)]
 mod fixture;
 mod forward;
@@ -17,174 +18,127 @@ mod layer;
 pub mod matmul;
 mod norm;
 mod pools;
+mod rank;
 mod rope;
+mod shard;
 mod simd;
 mod step;
 
 pub use capture::Capture;
 pub use isa::Isa;
 
-use buffers::Buffers;
-use forward::{Machinery, forward};
-use layer::LayerPlace;
-use overshot_backend::{Backend, BackendError, Numerics, StepMasks, StepPlan, StepResult};
-use overshot_kv::{PageId, PageOp, Pool, PoolCapacity, TOKENS_PER_PAGE};
+use collective::Member;
+use overshot_backend::{Backend, BackendError, Numerics, Ranks, RanksInfo, StepMasks, StepPlan, StepResult};
+use overshot_kv::PoolCapacity;
 use overshot_model::{Model, Spec};
-use pools::Pools;
-use std::collections::VecDeque;
+use rank::{CaptureSlot, CpuRank};
+use shard::Shard;
 use std::sync::Arc;
-use step::Rope;
 
 /// How a [`CpuBackend`] runs.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
     pub numerics: Numerics,
+    /// Of every rank.
     pub capacity: PoolCapacity,
-    /// `None`: one per core.
+    /// Ranks that share the model between them: 1, 2 or 4.
+    pub tp: usize,
+    /// Of all ranks together; each has one at least. `None`: one per core.
     pub threads: Option<usize>,
     pub isa: Isa,
 }
 
+/// Ranks on the host's cores. Alone (`tp` 1) a rank meets nobody and copies nothing.
 pub struct CpuBackend {
-    model: Arc<Model>,
-    options: CpuOptions,
-    rope: Rope,
-    places: Vec<LayerPlace>,
-    pools: Pools,
-    buffers: Buffers,
-    threads: rayon::ThreadPool,
-    next_number: u64,
-    results: VecDeque<StepResult>,
-    capture: Option<Capture>,
+    ranks: Ranks,
+    /// Of every rank, rank 0 first.
+    captures: Vec<CaptureSlot>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
     #[error("the worker threads could not be started: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
+    #[error("the thread of a rank could not be started: {0}")]
+    RankThread(#[from] std::io::Error),
     #[error(
         "{:.1} GB of memory for cached tokens cannot be had: ask for a smaller context or fewer sequences",
         *.bytes as f64 / 1e9
     )]
     Memory { bytes: usize },
+    #[error("--tp {ranks}: there can be 1, 2 or 4 ranks")]
+    RankCount { ranks: usize },
+    #[error(
+        "--tp {ranks}: {ranks} ranks cannot share this model's {count} {what} evenly, use --tp {possible}"
+    )]
+    NotDivisible { ranks: usize, what: &'static str, count: usize, possible: usize },
 }
 
 impl CpuBackend {
-    /// Claims the pools' address space; memory becomes resident as it is used.
+    /// Claims the pools' address space; memory becomes resident as it is used. Weights stay where they are mapped: each
+    /// rank reads its part of them.
+    ///
+    /// # Errors
+    /// A number of ranks that this model cannot be split by; threads or memory that the system does not give.
     pub fn new(model: Arc<Model>, options: CpuOptions) -> Result<Self, CpuError> {
-        let spec = &model.spec;
-        Ok(CpuBackend {
-            rope: Rope {
-                window: rope::Frequencies::window(spec),
-                compressed: rope::Frequencies::compressed(spec),
-            },
-            pools: Pools::new(spec, options.numerics, options.capacity)?,
-            places: forward::places(spec),
-            buffers: Buffers::default(),
-            threads: rayon::ThreadPoolBuilder::new().num_threads(options.threads.unwrap_or(0)).build()?,
-            next_number: 0,
-            results: VecDeque::new(),
-            capture: None,
-            options,
-            model,
-        })
+        let CpuOptions { tp, numerics, capacity, isa, .. } = options;
+        Shard::check(&model.spec, numerics, tp)?;
+        let threads =
+            options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let threads = (threads / tp).max(1);
+        let captures = vec![CaptureSlot::default(); tp];
+        let mut members = Member::group(tp).into_iter();
+        let mut ranks = Vec::with_capacity(tp);
+        for (rank, capture) in captures.iter().enumerate() {
+            let member = members.next().filter(|_| tp > 1);
+            let shard = Shard::of(&model.spec, rank, tp);
+            ranks.push(CpuRank::new(model.clone(), options, shard, member, threads, capture.clone())?);
+        }
+        let name = match tp {
+            1 => format!("cpu ({isa}, {threads} threads)"),
+            _ => format!("cpu ({isa}, {tp} ranks x {threads} threads)"),
+        };
+        let info = RanksInfo { name, spec: model.spec.clone(), capacity };
+        Ok(CpuBackend { ranks: Ranks::start(info, ranks)?, captures })
     }
 
-    /// Starts keeping intermediate values, from the next step on.
+    /// Starts keeping intermediate values, from the next step on. All plans must have been collected.
     pub fn start_capture(&mut self) {
-        self.capture = Some(Capture::default());
+        // On all ranks, so that they do the same work.
+        self.captures.iter().for_each(|slot| *slot.lock() = Some(Capture::default()));
     }
 
+    /// What was kept since. All of it is the same on every rank.
     pub fn take_capture(&mut self) -> Capture {
-        self.capture.take().unwrap_or_default()
-    }
-
-    /// What a plan must satisfy so that nothing below can go out of bounds.
-    fn check(&self, plan: &StepPlan) -> Result<(), BackendError> {
-        let number = plan.number;
-        let pages_exist = |pool: Pool, page: PageId| (page.0 as usize) < self.options.capacity.pages(pool);
-        for op in &plan.page_ops {
-            let PageOp::Copy { pool, from, to } = *op;
-            if !pages_exist(pool, from) || !pages_exist(pool, to) {
-                return Err(BackendError::BadPlan {
-                    number,
-                    what: format!("{op:?} names a page that is not there"),
-                });
-            }
-        }
-        let mut written = std::collections::HashSet::new();
-        for (row, r) in plan.rows.iter().enumerate() {
-            let bad = |what: String| Err(BackendError::BadRow { number, row, what });
-            let Some(end) = r.start.checked_add(r.tokens.len()) else {
-                return bad(format!("it starts at position {}", r.start));
-            };
-            if r.tokens.is_empty() {
-                return bad("no tokens".into());
-            }
-            if let Some(token) = r.tokens.iter().find(|&&token| token as usize >= self.model.spec.vocab_size)
-            {
-                return bad(format!(
-                    "token {token} is not below the vocabulary's {}",
-                    self.model.spec.vocab_size
-                ));
-            }
-            for pool in Pool::ALL {
-                let pages = r.pages.pages(pool);
-                if pages.len() < pool.pages_for(end) || !pages.iter().all(|&page| pages_exist(pool, page)) {
-                    return bad(format!("its pages of pool {pool:?} do not cover {end} positions"));
-                }
-            }
-            for pool in Pool::ALL {
-                let pages = r.pages.pages(pool);
-                let first = if pool.tokens_per_slot().is_some() { r.start / TOKENS_PER_PAGE } else { 0 };
-                if let Some(page) =
-                    pages[first..pool.pages_for(end)].iter().find(|page| !written.insert((pool, **page)))
-                {
-                    return bad(format!("another row writes {page:?} of pool {pool:?} too"));
-                }
-            }
-        }
-        Ok(())
+        let taken: Vec<Capture> =
+            self.captures.iter().map(|slot| slot.lock().take().unwrap_or_default()).collect();
+        taken.into_iter().next().unwrap_or_default()
     }
 }
 
 impl Backend for CpuBackend {
     fn name(&self) -> String {
-        format!("cpu ({}, {} threads)", self.options.isa, self.threads.current_num_threads())
+        self.ranks.name()
     }
 
     fn spec(&self) -> &Spec {
-        &self.model.spec
+        self.ranks.spec()
     }
 
     fn capacity(&self) -> PoolCapacity {
-        self.options.capacity
+        self.ranks.capacity()
     }
 
-    /// Computes at once: there is no device to wait for.
     fn submit(&mut self, plan: StepPlan) -> Result<(), BackendError> {
-        if plan.number != self.next_number {
-            return Err(BackendError::OutOfOrder { number: plan.number, expected: self.next_number });
-        }
-        self.next_number += 1;
-        self.check(&plan)?;
-        for op in &plan.page_ops {
-            self.pools.apply(*op);
-        }
-        let CpuBackend { model, options, rope, places, pools, buffers, threads, capture, .. } = self;
-        let fixed = Machinery { model, isa: options.isa, numerics: options.numerics, rope, places };
-        let rows = threads.install(|| forward(fixed, &plan.rows, pools, buffers, capture.as_mut()));
-        self.results.push_back(StepResult { number: plan.number, rows, ..StepResult::default() });
-        Ok(())
+        self.ranks.submit(plan)
     }
 
     fn supply(&mut self, masks: StepMasks) -> Result<(), BackendError> {
-        let supplied = masks.rows.iter().map(|(row, _)| *row).collect();
-        Err(BackendError::WrongMasks { number: masks.number, rows: Vec::new(), supplied })
+        self.ranks.supply(masks)
     }
 
     fn collect(&mut self) -> Result<StepResult, BackendError> {
-        self.results.pop_front().ok_or(BackendError::NothingSubmitted)
+        self.ranks.collect()
     }
 }
 

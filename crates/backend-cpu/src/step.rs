@@ -2,14 +2,17 @@
 
 use crate::buffers::Buffers;
 use crate::capture::Capture;
+use crate::collective::{Member, PeerGone};
 use crate::matmul::{self, Input, Job, Output, Rows};
 use crate::pools::Pools;
 use crate::rope::{Frequencies, Rotation};
+use crate::shard::Shard;
 use crate::{Isa, min_parallel_rows};
 use overshot_backend::{Activations, Numerics, Row};
 use overshot_kv::PageTable;
 use overshot_model::{Format, LayerKind, Matrix, Spec};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Frequencies of both kinds of layer.
 pub struct Rope {
@@ -40,6 +43,10 @@ pub struct Step<'a> {
     pub isa: Isa,
     pub spec: &'a Spec,
     pub numerics: Numerics,
+    /// What of the model is computed here.
+    pub shard: &'a Shard,
+    /// Where the other ranks are met; none when this rank is all there is.
+    pub member: Option<&'a Member>,
     pub rope: &'a Rope,
     pub rows: &'a [Row],
     /// All rows' tokens, row after row.
@@ -64,12 +71,16 @@ impl<'a> Step<'a> {
         StepConstants { isa, rms_eps: spec.rms_eps, frequencies: &rope.compressed, rows }
     }
 
-    pub fn tokens_of(rows: &[Row], rope: &Rope) -> Vec<Token> {
-        let places: Vec<(usize, usize, u32)> = rows
-            .iter()
-            .enumerate()
-            .flat_map(|(row, r)| r.tokens.iter().enumerate().map(move |(i, &id)| (row, r.start + i, id)))
-            .collect();
+    /// `drawn` is what the plan before drew, by row, for placeholders. One whose row failed becomes token 0: it has to
+    /// be some token, and its row fails when it comes to drawing.
+    pub fn tokens_of(rows: &[Row], drawn: &[Option<u32>], rope: &Rope) -> Vec<Token> {
+        let mut places: Vec<(usize, usize, u32)> = Vec::new();
+        for (row, r) in rows.iter().enumerate() {
+            places.extend(r.tokens.iter().enumerate().map(|(i, &id)| (row, r.start + i, id)));
+            if let (Some(named), Some((.., id))) = (r.placeholder, places.last_mut()) {
+                *id = drawn.get(named).copied().flatten().unwrap_or(0);
+            }
+        }
         places
             .into_par_iter()
             .with_min_len(min_parallel_rows(1024))
@@ -89,11 +100,15 @@ impl<'a> Step<'a> {
 
     /// `x` (`[tokens, cols]`) as input of matrices like `matrix`, with the activation rounding of this run.
     pub fn input<'x>(&self, matrix: &Matrix, x: &'x [f32]) -> Input<'x> {
-        let quantised = matches!(matrix.format, Format::Fp8 | Format::Fp4);
+        self.input_of(matrix.format, matrix.cols, x)
+    }
+
+    fn input_of<'x>(&self, format: Format, cols: usize, x: &'x [f32]) -> Input<'x> {
+        let quantised = matches!(format, Format::Fp8 | Format::Fp4);
         if quantised && self.numerics.act == Activations::E4m3 {
-            return Input::rounded(matrix.format, x, matrix.cols);
+            return Input::rounded(format, x, cols);
         }
-        Input::new(matrix.format, x, matrix.cols, 0..matrix.cols)
+        Input::new(format, x, cols, 0..cols)
     }
 
     /// Products of one `x` with several matrices. Inputs are prepared once per stored format.
@@ -112,11 +127,29 @@ impl<'a> Step<'a> {
             .filter_map(|(matrix, output)| {
                 let (_, input) = inputs.iter().find(|(format, _)| *format == matrix.format)?;
                 let output = Output::new(output, matrix.rows);
-                Some(Job { matrix, input, rows: Rows::First(count), output })
+                Some(Job { matrix, columns: 0..matrix.cols, input, rows: Rows::First(count), output })
             })
             .collect();
         matmul::run(self.isa, jobs);
         outputs
+    }
+
+    /// Product of `x` (`[tokens, columns.len()]`) with some columns of a matrix.
+    pub fn project_columns(&mut self, x: &[f32], matrix: &Matrix, columns: Range<usize>) -> Vec<f32> {
+        let count = x.len() / columns.len();
+        let mut out = self.buffers.take(count * matrix.rows);
+        let input = &self.input_of(matrix.format, columns.len(), x);
+        let output = Output::new(&mut out, matrix.rows);
+        matmul::run(self.isa, vec![Job { matrix, columns, input, rows: Rows::First(count), output }]);
+        out
+    }
+
+    /// The sum of all ranks' `x`.
+    pub fn all_reduce(&mut self, x: Vec<f32>) -> Result<Vec<f32>, PeerGone> {
+        let Some(member) = self.member else { return Ok(x) };
+        let mut sum = self.buffers.take(x.len());
+        member.all_reduce(x, &mut sum)?;
+        Ok(sum)
     }
 
     pub fn capture(&mut self, layer: usize, what: &str, values: &[f32]) {

@@ -64,6 +64,10 @@ pub struct ComputeFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_1_to_1024)]
     pub threads: Option<u16>,
 
+    /// Ranks that share the model between them, with their threads: 1, 2 or 4
+    #[arg(long, value_name = "1|2|4", allow_negative_numbers = true, value_parser = rank_count, default_value = "1")]
+    pub tp: usize,
+
     /// What computes: cpu, or scripted:FILE, which plays the answers in FILE (JSON lines) and runs no model
     #[arg(long, value_name = "cpu|scripted:FILE", default_value = "cpu")]
     pub backend: BackendChoice,
@@ -73,6 +77,11 @@ impl ComputeFlags {
     pub fn numerics(&self) -> Numerics {
         Numerics { kv: self.cache.kv, index_keys: self.cache.index_keys, act: self.act }
     }
+}
+
+fn rank_count(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| [1, 2, 4].contains(count));
+    count.ok_or_else(|| "use 1, 2 or 4".into())
 }
 
 /// What an answer may take and how it is made.
@@ -101,7 +110,7 @@ impl Default for ComputeFlags {
     fn default() -> Self {
         let Numerics { kv, index_keys, act } = Numerics::default();
         let cache = CacheFlags { kv, index_keys };
-        ComputeFlags { model: None, cache, act, threads: None, backend: BackendChoice::Cpu }
+        ComputeFlags { model: None, cache, act, threads: None, tp: 1, backend: BackendChoice::Cpu }
     }
 }
 

@@ -1,11 +1,12 @@
 //! From flags to a running backend.
 
 use crate::args::{BackendChoice, ComputeFlags};
+use crate::failure::bad_input;
 use crate::model_source::ModelSource;
 use crate::scripted::read_scripts;
 use anyhow::Context;
 use overshot_backend::{Backend, ScriptedBackend};
-use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
+use overshot_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use overshot_kv::PoolCapacity;
 use overshot_model::Model;
 use std::path::Path;
@@ -25,10 +26,15 @@ pub fn start_backend(
             let options = CpuOptions {
                 numerics: flags.numerics(),
                 capacity,
+                tp: flags.tp,
                 threads: flags.threads.map(usize::from),
                 isa: Isa::detect(),
             };
-            Box::new(CpuBackend::new(model, options).context("the CPU backend cannot start")?)
+            match CpuBackend::new(model, options) {
+                Ok(backend) => Box::new(backend),
+                Err(error @ CpuError::NotDivisible { .. }) => return Err(bad_input(error.to_string())),
+                Err(error) => return Err(error).context("the CPU backend cannot start"),
+            }
         }
         BackendChoice::Scripted(path) => Box::new(scripted(flags, &model, path, capacity)?),
     };
@@ -49,7 +55,7 @@ fn scripted(
 
 #[cfg(feature = "fault-injection")]
 fn with_faults(backend: Box<dyn Backend>) -> anyhow::Result<Box<dyn Backend>> {
-    use crate::failure::{bad_input, note};
+    use crate::failure::note;
     let Some(text) = std::env::var_os(FAULT_VARIABLE) else { return Ok(backend) };
     let text = text.to_string_lossy();
     let faults = text.parse().map_err(|error| bad_input(format!("{FAULT_VARIABLE}: {error}")))?;

@@ -1,13 +1,15 @@
 //! Multi-query attention over one latent per token: the window, and the compressed entries that a query may see.
 
 use super::{LayerPlace, compressor, indexer};
+use crate::collective::PeerGone;
 use crate::matmul::{self, Input, Job, Output, Rows};
 use crate::norm::{inverse_rms, rms_norm, rms_norm_rows};
 use crate::simd::{Dots, Softmax, WeightedSum};
 use crate::step::{Step, Token};
 use overshot_kv::{Pool, TOKENS_PER_PAGE};
-use overshot_model::{Attention, HEAD_DIM, LayerKind, WINDOW};
+use overshot_model::{Attention, HEAD_DIM, LayerKind, Matrix, WINDOW};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Tokens of a row whose latents enter the window ring before any of them attends. The ring keeps the last
 /// `TOKENS_PER_PAGE` positions, and the first token of a wave still needs the `WINDOW - 1` before it.
@@ -19,8 +21,42 @@ const GROUP_TOKENS: usize = 128;
 /// Latents unpacked at a time: 64 KiB, in the second-level cache for all heads.
 const BLOCK_KEYS: usize = 32;
 
+/// The heads of one rank, and what their outputs pass through.
+struct Heads<'a> {
+    /// `[heads * 512, q_lora]`
+    wq_b: Matrix,
+    sink: &'a [f32],
+    /// Of the rank's groups.
+    wo_a: &'a [Matrix],
+    /// Columns of `wo_b` that meet these groups.
+    wo_b_columns: Range<usize>,
+}
+
+impl<'a> Heads<'a> {
+    fn of(step: &Step, attn: &'a Attention) -> Self {
+        let (heads, groups) = (&step.shard.heads, &step.shard.groups);
+        let rank = step.spec.o_lora_rank;
+        Heads {
+            wq_b: attn.wq_b.slice_rows(heads.start * HEAD_DIM..heads.end * HEAD_DIM),
+            sink: &attn.sink[heads.clone()],
+            wo_a: &attn.wo_a[groups.clone()],
+            wo_b_columns: groups.start * rank..groups.end * rank,
+        }
+    }
+
+    /// Low-rank outputs of a token.
+    fn z_width(&self) -> usize {
+        self.wo_b_columns.len()
+    }
+}
+
 /// `x` is the normed input `[tokens, hidden]`; returns the layer's output, same shape.
-pub fn forward(step: &mut Step, place: LayerPlace, attn: &Attention, x: &[f32]) -> Vec<f32> {
+pub fn forward(
+    step: &mut Step,
+    place: LayerPlace,
+    attn: &Attention,
+    x: &[f32],
+) -> Result<Vec<f32>, PeerGone> {
     let (spec, isa, kind) = (step.spec, step.isa, place.spec.kind);
     let [mut qr, mut latents] = step.project(x, [&attn.wq_a, &attn.wkv]);
     rms_norm_rows(isa, &mut qr, &attn.q_norm, spec.rms_eps);
@@ -29,38 +65,43 @@ pub fn forward(step: &mut Step, place: LayerPlace, attn: &Attention, x: &[f32]) 
         compressor::forward(step, place, compressor, &k, &s);
         step.buffers.give([k, s]);
     }
-    let selected = attn.indexer.as_ref().map(|indexer| {
-        let [k, s, mut weights] =
-            step.project(x, [&indexer.compressor.wkv, &indexer.compressor.wgate, &indexer.weights_proj]);
-        let [mut q] = step.project(&qr, [&indexer.wq_b]);
-        let products = indexer::Products { q: &mut q, weights: &mut weights, k: &k, s: &s };
-        let selected = indexer::forward(step, place, indexer, products);
-        step.buffers.give([k, s, weights, q]);
-        selected
-    });
+    let selected = match &attn.indexer {
+        None => None,
+        Some(indexer) => {
+            let (wq_b, weights_proj) = indexer::heads_of(step, indexer);
+            let [k, s, mut weights] =
+                step.project(x, [&indexer.compressor.wkv, &indexer.compressor.wgate, &weights_proj]);
+            let [mut q] = step.project(&qr, [&wq_b]);
+            let products = indexer::Products { q: &mut q, weights: &mut weights, k: &k, s: &s };
+            let selected = indexer::forward(step, place, indexer, products)?;
+            step.buffers.give([k, s, weights, q]);
+            Some(selected)
+        }
+    };
     for (latent, token) in latents.chunks_exact_mut(HEAD_DIM).zip(&step.tokens) {
         rms_norm(isa, latent, &attn.kv_norm, spec.rms_eps);
         token.rotation(kind).apply(latent);
     }
-    let z = attend_in_waves(step, place, attn, selected.as_deref(), &qr, &latents);
-    let [y] = step.project(&z, [&attn.wo_b]);
+    let heads = Heads::of(step, attn);
+    let z = attend_in_waves(step, place, &heads, selected.as_deref(), &qr, &latents);
+    let y = step.project_columns(&z, &attn.wo_b, heads.wo_b_columns);
     step.buffers.give([qr, latents, z]);
-    y
+    step.all_reduce(y)
 }
 
 /// Appends latents to the window and attends, `WAVE` tokens of each row at a time. Returns the low-rank outputs of
-/// all groups of heads, `[tokens, o_groups * o_lora]`.
+/// the rank's groups of heads, `[tokens, groups * o_lora]`.
 fn attend_in_waves(
     step: &mut Step,
     place: LayerPlace,
-    attn: &Attention,
+    heads: &Heads,
     selected: Option<&[Vec<u32>]>,
     qr: &[f32],
     latents: &[f32],
 ) -> Vec<f32> {
-    let width = attn.wo_b.cols;
+    let width = heads.z_width();
     let mut z = step.buffers.take(step.tokens.len() * width);
-    let qr = step.input(&attn.wq_b, qr);
+    let qr = step.input(&heads.wq_b, qr);
     let longest = step.rows.iter().map(|row| row.tokens.len()).max().unwrap_or(0);
     for wave in (0..longest).step_by(WAVE) {
         let mut in_wave: Vec<u32> = Vec::new();
@@ -73,7 +114,7 @@ fn attend_in_waves(
             }
         }
         for tokens in in_wave.chunks(GROUP_TOKENS) {
-            let group = attend_group(step, place, attn, selected, &qr, tokens);
+            let group = attend_group(step, place, heads, selected, &qr, tokens);
             for (&token, row) in tokens.iter().zip(group.chunks_exact(width)) {
                 z[token as usize * width..][..width].copy_from_slice(row);
             }
@@ -87,18 +128,20 @@ fn attend_in_waves(
 fn attend_group(
     step: &mut Step,
     place: LayerPlace,
-    attn: &Attention,
+    heads: &Heads,
     selected: Option<&[Vec<u32>]>,
     qr: &Input,
     tokens: &[u32],
 ) -> Vec<f32> {
     let (spec, isa, kind) = (step.spec, step.isa, place.spec.kind);
-    let width = spec.heads * HEAD_DIM;
+    let (matrix, sink) = (&heads.wq_b, heads.sink);
+    let width = matrix.rows;
     let mut q = step.buffers.take(tokens.len() * width);
     let output = Output::new(&mut q, width);
-    matmul::run(isa, vec![Job { matrix: &attn.wq_b, input: qr, rows: Rows::Picked(tokens), output }]);
+    let columns = 0..matrix.cols;
+    matmul::run(isa, vec![Job { matrix, columns, input: qr, rows: Rows::Picked(tokens), output }]);
     let mut heads_out = step.buffers.take_zeroed(q.len());
-    let groups = head_groups(spec.heads, tokens.len());
+    let groups = head_groups(sink.len(), tokens.len());
     let step_now = &*step;
     heads_out
         .par_chunks_exact_mut(width / groups)
@@ -113,13 +156,13 @@ fn attend_group(
                 token.rotation(kind).apply(head);
             }
             let keys = Keys::of(step_now, place, token, selected.map(|s| s[index].as_slice()));
-            attend(step_now, &keys, q, &attn.sink[group * attn.sink.len() / groups..], out);
+            attend(step_now, &keys, q, &sink[group * sink.len() / groups..], out);
             for head in out.chunks_exact_mut(HEAD_DIM) {
                 token.rotation(kind).undo(head);
             }
         });
     step.buffers.give([q]);
-    project_groups(step, attn, heads_out)
+    project_groups(step, heads.wo_a, heads_out)
 }
 
 /// Tasks per token: one when there are tokens enough for all threads, else as many as divide the heads evenly.
@@ -216,26 +259,30 @@ fn attend(step: &Step, keys: &Keys, q: &[f32], sinks: &[f32], out: &mut [f32]) {
 }
 
 /// The grouped output projection: each run of heads through its own `wo_a`.
-fn project_groups(step: &mut Step, attn: &Attention, heads_out: Vec<f32>) -> Vec<f32> {
-    let groups = attn.wo_a.len();
-    let (cols, rank) = (attn.wo_a[0].cols, attn.wo_a[0].rows);
+fn project_groups(step: &mut Step, wo_a: &[Matrix], heads_out: Vec<f32>) -> Vec<f32> {
+    let groups = wo_a.len();
+    let (cols, rank) = (wo_a[0].cols, wo_a[0].rows);
     let tokens = heads_out.len() / (groups * cols);
     let mut z = step.buffers.take(tokens * groups * rank);
     // Not rounded in any mode: the publisher keeps this one matrix in BF16.
-    let inputs: Vec<Input> = attn
-        .wo_a
+    let inputs: Vec<Input> = wo_a
         .iter()
         .enumerate()
         .map(|(group, matrix)| {
             Input::new(matrix.format, &heads_out, groups * cols, group * cols..(group + 1) * cols)
         })
         .collect();
-    let jobs = attn
-        .wo_a
+    let jobs = wo_a
         .iter()
         .zip(&inputs)
         .zip(Output::side_by_side(&mut z, groups, rank))
-        .map(|((matrix, input), output)| Job { matrix, input, rows: Rows::First(tokens), output })
+        .map(|((matrix, input), output)| Job {
+            matrix,
+            columns: 0..cols,
+            input,
+            rows: Rows::First(tokens),
+            output,
+        })
         .collect();
     matmul::run(step.isa, jobs);
     drop(inputs);

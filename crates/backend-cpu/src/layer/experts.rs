@@ -1,6 +1,7 @@
 //! The feed-forward half: a router picks a few experts per token; a shared one always runs.
 
 use super::LayerPlace;
+use crate::collective::PeerGone;
 use crate::matmul::{self, Job, Output, Rows};
 use crate::min_parallel_rows;
 use crate::simd::GatedActivation;
@@ -23,14 +24,24 @@ struct Group<'a> {
 }
 
 /// `x` is the normed input `[tokens, hidden]`; returns the layer's output, same shape.
-pub fn forward(step: &mut Step, place: LayerPlace, ffn: &FeedForward, x: &[f32]) -> Vec<f32> {
+pub fn forward(
+    step: &mut Step,
+    place: LayerPlace,
+    ffn: &FeedForward,
+    x: &[f32],
+) -> Result<Vec<f32>, PeerGone> {
     let choices = route(step, ffn, x);
     capture(step, place.index, &choices);
-    let groups = group(step.spec, ffn, &choices, step.tokens.len());
+    let groups = group(step, ffn, &choices);
     let products = run_experts(step, &groups, x);
-    let y = add_up(step, &groups, &products);
+    let (routed, shared) = groups.split_at(groups.len() - 1);
+    let mut y = step.buffers.take_zeroed(x.len());
+    let done = add_up(step, routed, &products, &mut y);
+    // Every rank has the shared expert, so it comes after the sum over ranks.
+    let mut y = step.all_reduce(y)?;
+    add_up(step, shared, &products[done..], &mut y);
     step.buffers.give([products]);
-    y
+    Ok(y)
 }
 
 /// `experts_per_token` choices per token, experts ascending: the order in which their outputs are added.
@@ -81,14 +92,20 @@ fn weigh(spec: &Spec, scores: &[f32], mut ids: Vec<u16>) -> Vec<Choice> {
         .collect()
 }
 
-/// Gathers tokens by expert, experts ascending, the shared expert last.
-fn group<'a>(spec: &Spec, ffn: &'a FeedForward, choices: &[Choice], tokens: usize) -> Vec<Group<'a>> {
-    let mut groups: Vec<Group> =
-        ffn.experts.iter().map(|expert| Group { expert, tokens: Vec::new(), weights: Vec::new() }).collect();
+/// Gathers tokens by expert, the rank's experts ascending, the shared expert last.
+fn group<'a>(step: &Step, ffn: &'a FeedForward, choices: &[Choice]) -> Vec<Group<'a>> {
+    let (mine, tokens) = (&step.shard.experts, step.tokens.len());
+    let mut groups: Vec<Group> = ffn.experts[mine.clone()]
+        .iter()
+        .map(|expert| Group { expert, tokens: Vec::new(), weights: Vec::new() })
+        .collect();
     for (i, choice) in choices.iter().enumerate() {
-        let group = &mut groups[usize::from(choice.expert)];
-        group.tokens.push((i / spec.experts_per_token) as u32);
-        group.weights.push(choice.weight);
+        let expert = usize::from(choice.expert);
+        if mine.contains(&expert) {
+            let group = &mut groups[expert - mine.start];
+            group.tokens.push((i / step.spec.experts_per_token) as u32);
+            group.weights.push(choice.weight);
+        }
     }
     groups.retain(|group| !group.tokens.is_empty());
     groups.push(Group {
@@ -120,7 +137,8 @@ fn run_experts(step: &mut Step, groups: &[Group], x: &[f32]) -> Vec<f32> {
         let input = input_for(expert);
         for (matrix, rest) in [(&expert.w1, &mut gate_rest), (&expert.w3, &mut up_rest)] {
             let output = Output::new(split_off(rest, tokens.len() * width), width);
-            jobs.push(Job { matrix, input, rows: Rows::Picked(tokens), output });
+            let columns = 0..matrix.cols;
+            jobs.push(Job { matrix, columns, input, rows: Rows::Picked(tokens), output });
         }
     }
     matmul::run(isa, jobs);
@@ -151,7 +169,8 @@ fn run_experts(step: &mut Step, groups: &[Group], x: &[f32]) -> Vec<f32> {
     let mut jobs = Vec::with_capacity(groups.len());
     for (Group { expert, tokens, .. }, input) in groups.iter().zip(&inputs) {
         let output = Output::new(split_off(&mut rest, tokens.len() * spec.hidden_size), spec.hidden_size);
-        jobs.push(Job { matrix: &expert.w2, input, rows: Rows::First(tokens.len()), output });
+        let columns = 0..expert.w2.cols;
+        jobs.push(Job { matrix: &expert.w2, columns, input, rows: Rows::First(tokens.len()), output });
     }
     matmul::run(isa, jobs);
     drop(inputs);
@@ -165,16 +184,15 @@ fn split_off<'a>(rest: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
     head
 }
 
-/// Adds each token's rows: its experts ascending, then the shared one.
-fn add_up(step: &mut Step, groups: &[Group], products: &[f32]) -> Vec<f32> {
+/// Adds each token's rows of some groups to `y`, in the order of the groups; gives the length of those rows.
+fn add_up(step: &Step, groups: &[Group], products: &[f32], y: &mut [f32]) -> usize {
     let width = step.spec.hidden_size;
-    let tokens = step.tokens.len();
-    let mut rows_of: Vec<Vec<u32>> = vec![Vec::new(); tokens];
-    let all = groups.iter().flat_map(|group| &group.tokens);
-    for (row, &token) in all.enumerate() {
-        rows_of[token as usize].push(row as u32);
+    let mut rows_of: Vec<Vec<u32>> = vec![Vec::new(); step.tokens.len()];
+    let mut rows = 0;
+    for &token in groups.iter().flat_map(|group| &group.tokens) {
+        rows_of[token as usize].push(rows);
+        rows += 1;
     }
-    let mut y = step.buffers.take_zeroed(tokens * width);
     y.par_chunks_exact_mut(width).zip(rows_of).with_min_len(min_parallel_rows(8 * width)).for_each(
         |(y, rows)| {
             for row in rows {
@@ -184,7 +202,7 @@ fn add_up(step: &mut Step, groups: &[Group], products: &[f32]) -> Vec<f32> {
             }
         },
     );
-    y
+    rows as usize * width
 }
 
 fn capture(step: &mut Step, layer: usize, choices: &[Choice]) {

@@ -2,30 +2,44 @@
 
 use super::LayerPlace;
 use super::compressor::{Advance, entry_address};
+use crate::collective::{Member, PeerGone};
 use crate::min_parallel_rows;
 use crate::pools::{Pools, RowsOf};
 use crate::simd::Dots;
 use crate::step::Step;
 use overshot_kv::Pool;
-use overshot_model::{INDEX_DIM, Indexer, LayerKind};
+use overshot_model::{INDEX_DIM, Indexer, LayerKind, Matrix};
 use rayon::prelude::*;
 
 /// Products that the indexer needs, one row per token.
 pub struct Products<'a> {
-    /// Query heads, `[tokens, index_heads * 128]`, not yet rotated.
+    /// The rank's query heads, `[tokens, heads * 128]`, not yet rotated.
     pub q: &'a mut [f32],
-    /// Head weights, `[tokens, index_heads]`, not yet scaled.
+    /// Their weights, `[tokens, heads]`, not yet scaled.
     pub weights: &'a mut [f32],
     pub k: &'a [f32],
     pub s: &'a [f32],
 }
 
-/// Appends the keys of this step, then chooses the entries of every token: indices ascending.
-pub fn forward(step: &mut Step, place: LayerPlace, indexer: &Indexer, products: Products) -> Vec<Vec<u32>> {
+/// The rows of `wq_b` and `weights_proj` that make the rank's heads.
+pub fn heads_of(step: &Step, indexer: &Indexer) -> (Matrix, Matrix) {
+    let heads = &step.shard.index_heads;
+    let wq_b = indexer.wq_b.slice_rows(heads.start * INDEX_DIM..heads.end * INDEX_DIM);
+    (wq_b, indexer.weights_proj.slice_rows(heads.clone()))
+}
+
+/// Appends the keys of this step, then chooses the entries of every token: indices ascending. A score is a sum over
+/// the heads of all ranks, so all of them choose the same.
+pub fn forward(
+    step: &mut Step,
+    place: LayerPlace,
+    indexer: &Indexer,
+    products: Products,
+) -> Result<Vec<Vec<u32>>, PeerGone> {
     append_keys(step, place.index_in_kind, indexer, products.k, products.s);
     let (spec, pools, tokens) = (step.spec, &*step.pools, &step.tokens);
-    let heads = spec.index_heads;
-    let scale = (INDEX_DIM as f32).powf(-0.5) * (heads as f32).powf(-0.5);
+    let heads = step.shard.index_heads.len();
+    let scale = (INDEX_DIM as f32).powf(-0.5) * (spec.index_heads as f32).powf(-0.5);
     products.weights.iter_mut().for_each(|w| *w *= scale);
     let visible = |token: usize| (tokens[token].position + 1) / LayerKind::Csa.ratio();
     let capturing = step.capture.is_some();
@@ -66,6 +80,9 @@ pub fn forward(step: &mut Step, place: LayerPlace, indexer: &Indexer, products: 
             };
             task.run(step, out);
         });
+        if let Some(member) = step.member {
+            add_up(member, &mut scores)?;
+        }
         let choose = |(token, scores): (usize, &Vec<f32>)| match scored[token] {
             true => largest(scores, spec.index_topk),
             false => (0..visible(token) as u32).collect(),
@@ -78,7 +95,24 @@ pub fn forward(step: &mut Step, place: LayerPlace, indexer: &Indexer, products: 
     if capturing {
         capture(step, place.index, &captured, &selected);
     }
-    selected
+    Ok(selected)
+}
+
+/// Sums the scores of every token over all ranks, which have the same tokens to score.
+fn add_up(member: &Member, scores: &mut [Vec<f32>]) -> Result<(), PeerGone> {
+    let mine = scores.concat();
+    if mine.is_empty() {
+        return Ok(());
+    }
+    let mut sums = vec![0.0; mine.len()];
+    member.all_reduce(mine, &mut sums)?;
+    let mut rest = sums.as_slice();
+    for scores in scores {
+        let (sums, others) = rest.split_at(scores.len());
+        scores.copy_from_slice(sums);
+        rest = others;
+    }
+    Ok(())
 }
 
 /// Scores held at a time: 64 MiB, however long the contexts are.

@@ -90,9 +90,11 @@ impl<'a> Input<'a> {
     }
 }
 
-/// One product: some rows of an input times a whole matrix, into columns of an output.
+/// One product: some rows of an input times a matrix, or times some of its columns, into columns of an output.
 pub struct Job<'a> {
     pub matrix: &'a Matrix,
+    /// Of the matrix, met by the whole width of the input. Sums of such parts are the product with all columns.
+    pub columns: Range<usize>,
     pub input: &'a Input<'a>,
     /// Which input rows, in order.
     pub rows: Rows<'a>,
@@ -172,23 +174,47 @@ struct Block<'a> {
     /// The matrix's bytes, looked up once: a small matrix has few multiplications to hide that behind.
     weights: &'a [u8],
     scales: &'a [u8],
+    /// Of a row's bytes and of its scales, those of the job's columns.
+    row_part: Range<usize>,
+    first_scale: usize,
 }
 
-impl Block<'_> {
+impl<'a> Block<'a> {
+    fn new(job: &'a Job<'a>, rows: Range<usize>) -> Self {
+        let (matrix, columns) = (job.matrix, &job.columns);
+        let format = matrix.format;
+        Block {
+            job,
+            matrix,
+            rows,
+            weights: matrix.data(),
+            scales: matrix.scales(),
+            row_part: format.row_bytes(columns.start)..format.row_bytes(columns.end),
+            first_scale: if matrix.scales().is_empty() { 0 } else { columns.start / scale_block(format) },
+        }
+    }
+
     #[inline(always)]
     fn row(&self, row: usize) -> &[u8] {
-        let bytes = self.matrix.row_bytes();
-        &self.weights[row * bytes..(row + 1) * bytes]
+        let start = row * self.matrix.row_bytes();
+        &self.weights[start + self.row_part.start..start + self.row_part.end]
     }
 
     #[inline(always)]
     fn scale_row(&self, row: usize) -> &[u8] {
-        &self.scales[self.matrix.scale_row_range(row)]
+        let range = self.matrix.scale_row_range(row);
+        &self.scales[range.start + self.first_scale..range.end]
     }
 
     #[inline(always)]
     fn cols(&self) -> usize {
-        self.matrix.cols
+        self.job.columns.len()
+    }
+
+    /// Whether the columns begin with a scale and come in steps: what the vector kernels need.
+    fn is_in_steps(&self) -> bool {
+        self.cols().is_multiple_of(order::STEP)
+            && self.job.columns.start.is_multiple_of(scale_block(self.matrix.format))
     }
 
     /// The end of the rows of this block that share FP8 scales with `row`.
@@ -221,6 +247,15 @@ impl Block<'_> {
     }
 }
 
+/// Columns that share a scale; 1 where there are no scales.
+fn scale_block(format: Format) -> usize {
+    match format {
+        Format::F32 | Format::Bf16 => 1,
+        Format::Fp8 => Format::FP8_BLOCK,
+        Format::Fp4 => Format::FP4_BLOCK,
+    }
+}
+
 /// Buffers of the vector kernels, kept per thread.
 #[derive(Default)]
 struct Scratch {
@@ -243,17 +278,21 @@ pub fn run(isa: Isa, jobs: Vec<Job>) {
     let mut macs = 0;
     for job in &jobs {
         let matrix = job.matrix;
-        assert!(job.input.serves(matrix), "input prepared for another format or width");
+        assert!(
+            job.input.format == matrix.format && job.input.cols == job.columns.len(),
+            "input prepared for another format or width"
+        );
+        assert!(job.columns.end <= matrix.cols, "columns");
         assert_eq!(job.output.width, matrix.rows, "output width");
         assert!(job.rows.len() <= job.output.rows, "output rows");
         if job.rows.len() == 0 {
             continue;
         }
-        macs += job.rows.len() * matrix.rows * matrix.cols;
+        macs += job.rows.len() * matrix.rows * job.columns.len();
         let task_rows = task_rows(job);
         for start in (0..matrix.rows).step_by(task_rows) {
             let rows = start..(start + task_rows).min(matrix.rows);
-            tasks.push(Block { job, matrix, rows, weights: matrix.data(), scales: matrix.scales() });
+            tasks.push(Block::new(job, rows));
         }
     }
     if macs < PARALLEL_MACS {
@@ -270,7 +309,7 @@ fn task_rows(job: &Job) -> usize {
         // Inputs are re-read once per task: as many rows as leave two tasks for each thread.
         job.matrix.rows / (2 * rayon::current_num_threads())
     } else {
-        TASK_BYTES / job.matrix.row_bytes()
+        TASK_BYTES / job.matrix.format.row_bytes(job.columns.len())
     };
     rows.next_multiple_of(TILE).clamp(TILE, TASK_ROWS)
 }
@@ -278,7 +317,7 @@ fn task_rows(job: &Job) -> usize {
 fn run_block(isa: Isa, block: &Block) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2(_) if block.cols().is_multiple_of(order::STEP) => {
+        Isa::Avx2(_) if block.is_in_steps() => {
             SCRATCH.with_borrow_mut(|scratch| {
                 // SAFETY: `Isa::Avx2` exists only where the processor has AVX2, FMA and F16C.
                 #[allow(unsafe_code)]

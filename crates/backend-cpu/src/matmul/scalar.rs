@@ -1,4 +1,4 @@
-//! The matmul for processors without AVX2 and for matrices too narrow for it: 8 partial sums, as the vector
+//! The matmul for processors without AVX2 and for columns that it does not take: 8 partial sums, as the vector
 //! kernels keep them, in plain Rust.
 
 use super::order::reorder;
@@ -6,12 +6,11 @@ use super::{BLOCK_COLS, Block};
 use crate::simd::sum_of_lanes;
 
 pub fn run(block: &Block) {
-    let cols = block.cols();
-    let mut natural = vec![0.0; cols];
-    let mut weights = vec![0.0; cols];
+    let mut natural = vec![0.0; block.matrix.cols];
+    let mut weights = vec![0.0; block.cols()];
     for row in block.rows.clone() {
         block.matrix.decode_row(row, &mut natural);
-        reorder(block.matrix.format, &natural, &mut weights);
+        reorder(block.matrix.format, &natural[block.job.columns.clone()], &mut weights);
         for m in 0..block.inputs() {
             let sums = weights.chunks(BLOCK_COLS).enumerate().fold([0.0; 8], |sums, (index, weights)| {
                 add_products(sums, weights, block.input(m, index * BLOCK_COLS))

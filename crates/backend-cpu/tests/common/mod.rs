@@ -118,8 +118,18 @@ impl Bench {
         isa: Isa,
     ) -> Self {
         let capacity = PoolCapacity::for_sets(sets, tokens);
-        let options = CpuOptions { numerics, capacity, threads, isa };
-        Bench { backend: CpuBackend::new(model.clone(), options).unwrap(), kv: Kv::new(capacity), number: 0 }
+        Self::open(model, CpuOptions { numerics, capacity, tp: 1, threads, isa })
+    }
+
+    /// A rank for each of `tp`, with a thread each.
+    pub fn ranks(model: &Arc<Model>, numerics: Numerics, sets: usize, tokens: usize, tp: usize) -> Self {
+        let capacity = PoolCapacity::for_sets(sets, tokens);
+        Self::open(model, CpuOptions { numerics, capacity, tp, threads: Some(tp), isa: Isa::detect() })
+    }
+
+    fn open(model: &Arc<Model>, options: CpuOptions) -> Self {
+        let backend = CpuBackend::new(model.clone(), options).unwrap();
+        Bench { backend, kv: Kv::new(options.capacity), number: 0 }
     }
 
     /// One step over several sequences at once; returns each row's logits.

@@ -1,0 +1,180 @@
+//! One rank: its share of the model, its own copy of the cache, its threads.
+
+use crate::buffers::Buffers;
+use crate::capture::Capture;
+use crate::collective::{Member, PeerGone};
+use crate::forward::{forward, places, wanted_positions};
+use crate::layer::LayerPlace;
+use crate::pools::Pools;
+use crate::shard::Shard;
+use crate::step::{Rope, Step};
+use crate::{CpuError, CpuOptions, rope};
+use overshot_backend::{
+    Choice, Rank, Row, RowFailure, RowResult, Sampler, StepMasks, StepPlan, TokenMask, Wanted,
+};
+use overshot_model::Model;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where a rank leaves intermediate values, while someone asks for them.
+#[derive(Clone, Default)]
+pub struct CaptureSlot(Arc<Mutex<Option<Capture>>>);
+
+impl CaptureSlot {
+    pub fn lock(&self) -> MutexGuard<'_, Option<Capture>> {
+        // A capture of a step that panicked is as good as any: nothing else of that rank is used again.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub struct CpuRank {
+    model: Arc<Model>,
+    options: CpuOptions,
+    shard: Shard,
+    /// None when this rank is all there is.
+    member: Option<Member>,
+    rope: Rope,
+    places: Vec<LayerPlace>,
+    pools: Pools,
+    buffers: Buffers,
+    threads: Arc<rayon::ThreadPool>,
+    capture: CaptureSlot,
+    sampler: Sampler,
+    /// What the rows of the plan under way want, `[positions, vocab]`.
+    logits: Vec<f32>,
+    /// What the last plan drew, by row.
+    drawn: Vec<Option<u32>>,
+}
+
+impl CpuRank {
+    /// Claims the pools' address space; memory becomes resident as it is used.
+    ///
+    /// # Errors
+    /// Threads or memory that the system does not give.
+    pub fn new(
+        model: Arc<Model>,
+        options: CpuOptions,
+        shard: Shard,
+        member: Option<Member>,
+        threads: usize,
+        capture: CaptureSlot,
+    ) -> Result<Self, CpuError> {
+        let spec = &model.spec;
+        Ok(CpuRank {
+            rope: Rope {
+                window: rope::Frequencies::window(spec),
+                compressed: rope::Frequencies::compressed(spec),
+            },
+            pools: Pools::new(spec, options.numerics, options.capacity)?,
+            places: places(spec),
+            buffers: Buffers::default(),
+            threads: Arc::new(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?),
+            sampler: Sampler::default(),
+            logits: Vec::new(),
+            drawn: Vec::new(),
+            options,
+            shard,
+            member,
+            capture,
+            model,
+        })
+    }
+
+    fn result_of(&mut self, row: &Row, logits: &[f32], mask: Option<&TokenMask>) -> RowResult {
+        let before = row.placeholder.map(|named| self.drawn.get(named).copied().flatten());
+        if before == Some(None) {
+            return RowResult { failure: Some(RowFailure::NoPlaceholderToken), ..RowResult::default() };
+        }
+        match &row.wanted {
+            Wanted::Nothing => RowResult::default(),
+            Wanted::LastLogits | Wanted::AllLogits => {
+                RowResult { logits: logits.to_vec(), ..RowResult::default() }
+            }
+            Wanted::Token { sampling, seen, choice } => {
+                let position = row.start + row.tokens.len();
+                let counted = before.flatten().filter(|_| sampling.has_penalties());
+                let counted = counted.map(|token| with_one_more(seen, token));
+                let seen = counted.as_deref().unwrap_or(seen);
+                let nothing = TokenMask::default();
+                let allowed = match choice {
+                    Choice::Free => None,
+                    Choice::Masked => Some(mask.unwrap_or(&nothing)),
+                };
+                match self.sampler.sample_among(logits, sampling, seen, position, allowed) {
+                    Ok(sampled) => RowResult { tokens: vec![sampled], ..RowResult::default() },
+                    Err(error) => RowResult { failure: Some(error.into()), ..RowResult::default() },
+                }
+            }
+        }
+    }
+}
+
+/// Seen tokens with their times in the output, and one of them once more.
+fn with_one_more(seen: &[(u32, u32)], token: u32) -> Vec<(u32, u32)> {
+    let mut seen = seen.to_vec();
+    match seen.iter_mut().find(|(other, _)| *other == token) {
+        Some((_, times)) => *times += 1,
+        None => seen.push((token, 1)),
+    }
+    seen
+}
+
+impl Rank for CpuRank {
+    type Error = PeerGone;
+
+    fn forward(&mut self, plan: &StepPlan) -> Result<(), PeerGone> {
+        for op in &plan.page_ops {
+            self.pools.apply(*op);
+        }
+        let CpuRank { model, options, rope, .. } = self;
+        let mut capture = self.capture.lock();
+        let mut step = Step {
+            isa: options.isa,
+            spec: &model.spec,
+            numerics: options.numerics,
+            shard: &self.shard,
+            member: self.member.as_ref(),
+            rope,
+            rows: &plan.rows,
+            tokens: Step::tokens_of(&plan.rows, &self.drawn, rope),
+            pools: &mut self.pools,
+            buffers: &mut self.buffers,
+            capture: capture.as_mut(),
+        };
+        self.logits = forward(&mut step, &model.weights, &self.places)?;
+        Ok(())
+    }
+
+    fn draw(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, PeerGone> {
+        let logits = std::mem::take(&mut self.logits);
+        let mut rest = logits.as_slice();
+        let mut results = Vec::with_capacity(plan.rows.len());
+        for (index, row) in plan.rows.iter().enumerate() {
+            let wanted = wanted_positions(row).len() * self.model.spec.vocab_size;
+            let (logits, others) = rest.split_at(wanted);
+            rest = others;
+            let mask = masks.rows.iter().find(|(row, _)| *row == index).map(|(_, mask)| mask);
+            results.push(self.result_of(row, logits, mask));
+        }
+        self.buffers.give([logits]);
+        let drawn = results.iter().map(|row| row.tokens.first().map(|sampled| sampled.token)).collect();
+        self.drawn = match &self.member {
+            Some(member) => member.broadcast_drawn(drawn)?,
+            None => drawn,
+        };
+        Ok(results)
+    }
+
+    fn follow(&mut self, _: &StepPlan) -> Result<(), PeerGone> {
+        self.buffers.give([std::mem::take(&mut self.logits)]);
+        if let Some(member) = &self.member {
+            self.drawn = member.broadcast_drawn(Vec::new())?;
+        }
+        Ok(())
+    }
+
+    /// On one of the rank's own threads, so that a step wakes no other to begin with.
+    fn host(&mut self, work: impl FnOnce(&mut Self) + Send) {
+        let threads = self.threads.clone();
+        threads.install(|| work(self));
+    }
+}

@@ -1,0 +1,105 @@
+//! Which part of the model a rank computes, as the publisher splits it: attention and the indexer by head, the output
+//! projection by groups of heads, routed experts by id, embedding and head by vocabulary. All the rest is the same on
+//! every rank, caches included.
+
+use crate::CpuError;
+use overshot_backend::{Activations, Numerics};
+use overshot_model::Spec;
+use overshot_model::quant::ACTIVATION_BLOCK;
+use std::ops::Range;
+
+/// Numbers of ranks that can be had.
+const RANKS: [usize; 3] = [1, 2, 4];
+
+/// One rank's shares; together the ranks' shares are everything, once.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    pub heads: Range<usize>,
+    /// Runs of heads that share a block of the first output projection.
+    pub groups: Range<usize>,
+    pub index_heads: Range<usize>,
+    pub experts: Range<usize>,
+    /// Token ids.
+    pub vocab: Range<usize>,
+}
+
+impl Shard {
+    /// `ranks` passed [`Shard::check`].
+    pub fn of(spec: &Spec, rank: usize, ranks: usize) -> Self {
+        let share = |count: usize| count / ranks * rank..count / ranks * (rank + 1);
+        Shard {
+            heads: share(spec.heads),
+            groups: share(spec.o_groups),
+            index_heads: share(spec.index_heads),
+            experts: share(spec.experts),
+            vocab: share(spec.vocab_size),
+        }
+    }
+
+    /// # Errors
+    /// [`CpuError::RankCount`] or [`CpuError::NotDivisible`].
+    pub fn check(spec: &Spec, numerics: Numerics, ranks: usize) -> Result<(), CpuError> {
+        if !RANKS.contains(&ranks) {
+            return Err(CpuError::RankCount { ranks });
+        }
+        let undivided = |ranks| undivided(spec, numerics, ranks);
+        let Some((what, count)) = undivided(ranks) else { return Ok(()) };
+        let possible = RANKS.into_iter().filter(|ranks| undivided(*ranks).is_none()).max().unwrap_or(1);
+        Err(CpuError::NotDivisible { ranks, what, count, possible })
+    }
+}
+
+/// The first part of the model that `ranks` ranks cannot share evenly.
+fn undivided(spec: &Spec, numerics: Numerics, ranks: usize) -> Option<(&'static str, usize)> {
+    if ranks == 1 {
+        return None;
+    }
+    let parts = [
+        ("attention heads", spec.heads, 1),
+        ("o_groups", spec.o_groups, 1),
+        ("index heads", spec.index_heads, 1),
+        ("routed experts", spec.experts, 1),
+        ("tokens in its vocabulary", spec.vocab_size, 1),
+    ];
+    // Columns that are rounded together must stay together, or the ranks would round otherwise than one alone.
+    let rounded = ("columns of wo_b in blocks of 128", spec.o_groups * spec.o_lora_rank, ACTIVATION_BLOCK);
+    let rounded = (numerics.act == Activations::E4m3).then_some(rounded);
+    let mut all = parts.into_iter().chain(rounded);
+    all.find(|(_, count, unit)| !count.is_multiple_of(ranks * unit)).map(|(what, count, _)| (what, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::flash_like_spec;
+
+    fn told(spec: &Spec, numerics: Numerics, ranks: usize) -> Option<String> {
+        Shard::check(spec, numerics, ranks).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn shares_are_everything_once() {
+        let spec = flash_like_spec();
+        let shards: Vec<Shard> = (0..2).map(|rank| Shard::of(&spec, rank, 2)).collect();
+        assert_eq!((shards[0].heads.clone(), shards[1].heads.clone()), (0..2, 2..4));
+        assert_eq!((shards[0].groups.clone(), shards[1].groups.clone()), (0..1, 1..2));
+        assert_eq!((shards[0].vocab.clone(), shards[1].vocab.clone()), (0..8, 8..16));
+        assert_eq!(Shard::of(&spec, 0, 1).experts, 0..spec.experts);
+    }
+
+    #[test]
+    fn what_does_not_divide_is_named_with_the_flag() {
+        let spec = flash_like_spec();
+        assert_eq!(told(&spec, Numerics::EXACT, 1), None);
+        assert_eq!(told(&spec, Numerics::EXACT, 2), None);
+        let expected = "--tp 4: 4 ranks cannot share this model's 2 o_groups evenly, use --tp 2";
+        assert_eq!(told(&spec, Numerics::EXACT, 4).as_deref(), Some(expected));
+        assert_eq!(told(&spec, Numerics::EXACT, 3).as_deref(), Some("--tp 3: there can be 1, 2 or 4 ranks"));
+        let odd = Spec { experts: 5, ..spec.clone() };
+        let expected = "--tp 2: 2 ranks cannot share this model's 5 routed experts evenly, use --tp 1";
+        assert_eq!(told(&odd, Numerics::EXACT, 2).as_deref(), Some(expected));
+        let rounding = Numerics { act: Activations::E4m3, ..Numerics::EXACT };
+        assert!(told(&spec, rounding, 2).unwrap().contains("64 columns of wo_b in blocks of 128"));
+        assert_eq!(told(&spec, rounding, 1), None);
+    }
+}
