@@ -5,7 +5,7 @@ use super::Finding;
 use super::tree::Tree;
 
 /// A crate's folder and the crates of this workspace that it may name. An absent folder has no rule.
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 10] = [
     ("model", &[]),
     ("chat", &[]),
     ("kv", &[]),
@@ -14,7 +14,8 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("engine", &["backend", "kv", "model"]),
     ("lab", &[]),
     ("gpu-model", &[]),
-    ("overshot", &["lab", "gpu-model", "model", "chat", "kv", "backend", "backend-cpu", "engine"]),
+    ("server", &["engine", "chat", "backend", "kv", "model"]),
+    ("overshot", &["server", "lab", "gpu-model", "model", "chat", "kv", "backend", "backend-cpu", "engine"]),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {

@@ -1,0 +1,86 @@
+//! All choices of one HTTP request, from the engine's tokens to pieces of text, as they come.
+
+use crate::choice::{Choice, Piece, TokenCounts};
+use crate::engine_thread::Ticket;
+use crate::error::ApiError;
+use crate::mailbox::{Arrival, ChoiceEnd};
+use overshot_chat::FinishReason;
+use std::task::{Context, Poll, ready};
+
+/// Something to deliver for one choice.
+#[derive(Debug)]
+pub enum Output {
+    Piece(Piece),
+    /// The last of its choice.
+    Finish(FinishReason),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Going,
+    /// Every choice has finished.
+    Over,
+}
+
+pub struct Answers {
+    ticket: Ticket,
+    choices: Vec<Choice>,
+    /// By choice.
+    has_finished: Vec<bool>,
+    /// Kept for its memory; empty between calls.
+    taken: Vec<Arrival>,
+}
+
+impl Answers {
+    /// `choices` in the order in which their requests were submitted.
+    pub fn new(ticket: Ticket, choices: Vec<Choice>) -> Self {
+        let has_finished = vec![false; choices.len()];
+        Answers { ticket, choices, has_finished, taken: Vec::new() }
+    }
+
+    /// Waits for tokens and delivers what they complete, which may be nothing.
+    ///
+    /// # Errors
+    /// What ended the request as a whole; nothing comes after it.
+    pub fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        deliver: &mut impl FnMut(usize, Output),
+    ) -> Poll<Result<Progress, ApiError>> {
+        ready!(self.ticket.poll_take(context, &mut self.taken));
+        let mut taken = std::mem::take(&mut self.taken);
+        for arrival in taken.drain(..) {
+            match arrival {
+                Arrival::Failed(error) => return Poll::Ready(Err(error)),
+                Arrival::Token { choice, .. } | Arrival::Ended { choice, .. }
+                    if self.has_finished[choice] => {}
+                Arrival::Token { choice: index, sampled } => {
+                    let choice = &mut self.choices[index];
+                    choice.push(sampled, &mut |piece| deliver(index, Output::Piece(piece)));
+                    if choice.has_stopped() {
+                        self.ticket.stop(index);
+                        self.finish(index, ChoiceEnd::Stop, deliver);
+                    }
+                }
+                Arrival::Ended { choice, end } => self.finish(choice, end, deliver),
+            }
+        }
+        self.taken = taken;
+        let is_over = self.has_finished.iter().all(|has_finished| *has_finished);
+        Poll::Ready(Ok(if is_over { Progress::Over } else { Progress::Going }))
+    }
+
+    /// Of all choices together, so far.
+    pub fn counts(&self) -> TokenCounts {
+        self.choices.iter().map(Choice::counts).fold(TokenCounts::default(), |sum, counts| TokenCounts {
+            completion: sum.completion + counts.completion,
+            reasoning: sum.reasoning + counts.reasoning,
+        })
+    }
+
+    fn finish(&mut self, index: usize, end: ChoiceEnd, deliver: &mut impl FnMut(usize, Output)) {
+        let reason = self.choices[index].finish(end, &mut |piece| deliver(index, Output::Piece(piece)));
+        self.has_finished[index] = true;
+        deliver(index, Output::Finish(reason));
+    }
+}

@@ -1,0 +1,115 @@
+//! What every handler sees: the engine's handle, the model's texts, and the options of the server.
+
+use crate::body::{self, ReceivedBody};
+use crate::engine_thread::EngineHandle;
+use crate::error::ApiError;
+use crate::limits::ServerLimits;
+use axum::body::Body;
+use axum::http::Request;
+use overshot_backend::Sampling;
+use overshot_chat::{Effort, PromptTexts, Tokenizer};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
+
+/// The one model that is served.
+#[derive(Clone, Debug)]
+pub struct ServedModel {
+    /// What clients call it.
+    pub name: String,
+    pub tokenizer: Tokenizer,
+    pub texts: PromptTexts,
+    pub bos_token: u32,
+    pub eos_token: u32,
+    pub vocab_size: usize,
+    /// Positions that prompt and answer may fill together.
+    pub context: usize,
+    /// What requests that do not say otherwise are sampled with; seed and logprobs are their own.
+    pub sampling: Sampling,
+    /// Thinking of requests that do not say.
+    pub effort: Effort,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    /// Time for running answers to end once a shutdown is asked for.
+    pub drain: Duration,
+    /// Time without the end of a step, while there is work, after which the engine counts as stalled.
+    pub stall: Duration,
+    pub limits: ServerLimits,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions {
+            drain: Duration::from_secs(30),
+            stall: Duration::from_secs(30),
+            limits: ServerLimits::default(),
+        }
+    }
+}
+
+/// Shared by all connections.
+pub struct App {
+    pub engine: EngineHandle,
+    pub model: ServedModel,
+    pub options: ServerOptions,
+    /// Seconds since 1970, when the server started.
+    pub created: u64,
+    large_bodies: Arc<Semaphore>,
+}
+
+impl App {
+    pub fn new(engine: EngineHandle, model: ServedModel, options: ServerOptions) -> Arc<Self> {
+        let large_bodies = Arc::new(Semaphore::new(options.limits.large_bodies));
+        Arc::new(App { engine, model, options, created: now(), large_bodies })
+    }
+
+    pub fn limits(&self) -> &ServerLimits {
+        &self.options.limits
+    }
+
+    /// Reads a body and has `understand` make something of it: on this thread if it is small, else where it keeps
+    /// no connection waiting.
+    ///
+    /// # Errors
+    /// What is wrong with the body, or with what it says.
+    pub async fn understand<T: Send + 'static>(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        understand: impl FnOnce(&App, &[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let received = body::read(request, self.limits(), &self.large_bodies).await?;
+        if received.bytes.len() <= self.limits().small_body_bytes {
+            return understand(self, &received.bytes);
+        }
+        let app = Arc::clone(self);
+        let elsewhere = move || {
+            let ReceivedBody { bytes, .. } = &received;
+            understand(&app, bytes)
+        };
+        let outcome = tokio::task::spawn_blocking(elsewhere).await;
+        outcome.unwrap_or_else(|_| Err(ApiError::Failed("reading the request failed".into())))
+    }
+
+    /// # Errors
+    /// A name that is not the served one. No name is taken for it.
+    pub fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name {
+            Some(name) if name != self.model.name => {
+                Err(ApiError::NoSuchModel { name: name.to_owned(), served: self.model.name.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A name that no other response or call has.
+pub fn fresh_id(prefix: &str) -> String {
+    format!("{prefix}{:016x}{:08x}", fastrand::u64(..), fastrand::u32(..))
+}

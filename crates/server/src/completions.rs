@@ -1,0 +1,102 @@
+//! The fields of a text completion, and the prompts that they make.
+
+use crate::app::App;
+use crate::body;
+use crate::choice::Choice;
+use crate::chunks::Format;
+use crate::error::ApiError;
+use crate::fields::{CommonFields, top_logprobs};
+use crate::job::Job;
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+struct TextFields {
+    prompt: Prompts,
+    logprobs: Option<usize>,
+    echo: Option<bool>,
+    suffix: Option<String>,
+    best_of: Option<usize>,
+}
+
+/// One prompt or several, as text or as token ids.
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a string, a list of strings, a list of token ids or a list of such lists was expected"
+)]
+enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+    ManyIds(Vec<Vec<u32>>),
+}
+
+impl App {
+    /// # Errors
+    /// A field that is wrong or not supported, a prompt that is too long.
+    pub fn text_job(&self, body: &[u8]) -> Result<Job, ApiError> {
+        let mut common: CommonFields = body::parse(body)?;
+        self.check_model(common.model.as_deref())?;
+        let fields: TextFields = body::parse(body)?;
+        refuse_unsupported(&fields)?;
+        let logprobs = top_logprobs("logprobs", fields.logprobs, self.limits())?;
+        let count = match &fields.prompt {
+            Prompts::Text(_) | Prompts::Ids(_) => 1,
+            Prompts::Texts(texts) => texts.len(),
+            Prompts::ManyIds(lists) => lists.len(),
+        };
+        if count == 0 {
+            return Err(ApiError::field("prompt", "prompt is empty: at least one prompt is needed"));
+        }
+        let choices = common.choices(count, self.limits())?;
+        let options = self.choice_options(&mut common, logprobs)?;
+        let sampling = self.sampling(&common, logprobs)?;
+        let mut job = Job::new(Format::Text, common.delivery(), logprobs.is_some());
+        for ids in self.prompts(fields.prompt)? {
+            let most_new_tokens = common.most_new_tokens(ids.len(), self.model.context)?;
+            job.prompt_tokens += ids.len();
+            for index in 0..choices {
+                let choice = Choice::text(&self.model.tokenizer, &options);
+                job.push(choice, &ids, &sampling, index, most_new_tokens, &options);
+            }
+        }
+        Ok(job)
+    }
+
+    fn prompts(&self, prompts: Prompts) -> Result<Vec<Vec<u32>>, ApiError> {
+        match prompts {
+            Prompts::Text(text) => Ok(vec![self.text_ids(&text)?]),
+            Prompts::Texts(texts) => texts.iter().map(|text| self.text_ids(text)).collect(),
+            Prompts::Ids(ids) => Ok(vec![ids]),
+            Prompts::ManyIds(lists) => Ok(lists),
+        }
+    }
+
+    /// Tokens of a prompt in which markers are meant as such; the begin token is put first where it is missing.
+    ///
+    /// # Errors
+    /// A text that the tokenizer gives up on.
+    pub fn text_ids(&self, text: &str) -> Result<Vec<u32>, ApiError> {
+        let mut ids = self.model.tokenizer.encode_with_specials(text).map_err(|error| {
+            let message = error.to_string();
+            ApiError::field("prompt", message)
+        })?;
+        if ids.first() != Some(&self.model.bos_token) {
+            ids.insert(0, self.model.bos_token);
+        }
+        Ok(ids)
+    }
+}
+
+fn refuse_unsupported(fields: &TextFields) -> Result<(), ApiError> {
+    if fields.echo == Some(true) {
+        return Err(ApiError::field("echo", "echo is not supported: the prompt is not sent back"));
+    }
+    if fields.suffix.as_deref().is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::field("suffix", "suffix is not supported: the model only continues a text"));
+    }
+    if fields.best_of.is_some_and(|best_of| best_of > 1) {
+        return Err(ApiError::field("best_of", "best_of is not supported: use n"));
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! The fields that chat and text completions share, and what they mean for the engine.
+
+use crate::error::ApiError;
+use crate::limits::ServerLimits;
+use overshot_backend::Sampling;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Read from the same body as the endpoint's own fields.
+#[derive(Debug, Default, Deserialize)]
+pub struct CommonFields {
+    pub model: Option<String>,
+    n: Option<usize>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    stop: Option<OneOrMany>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    seed: Option<i64>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    ignore_eos: Option<bool>,
+    stop_token_ids: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string or a list of strings was expected")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// Whether and how an answer is streamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    Whole,
+    Stream { usage: UsageChunk },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageChunk {
+    Sent,
+    Left,
+}
+
+impl CommonFields {
+    pub fn delivery(&self) -> Delivery {
+        let include_usage = self.stream_options.as_ref().and_then(|options| options.include_usage);
+        match (self.stream, include_usage) {
+            (Some(true), Some(true)) => Delivery::Stream { usage: UsageChunk::Sent },
+            (Some(true), _) => Delivery::Stream { usage: UsageChunk::Left },
+            _ => Delivery::Whole,
+        }
+    }
+
+    /// Answers to one prompt.
+    ///
+    /// # Errors
+    /// 0, or more than the limit once multiplied with the prompts.
+    pub fn choices(&self, prompts: usize, limits: &ServerLimits) -> Result<usize, ApiError> {
+        let n = self.n.unwrap_or(1);
+        if n == 0 {
+            return Err(ApiError::field("n", "n is 0: ask for at least 1 answer"));
+        }
+        let all = n.saturating_mul(prompts);
+        if all > limits.choices {
+            let message = format!("{all} answers are asked for: at most {} are possible", limits.choices);
+            return Err(ApiError::field("n", message));
+        }
+        Ok(n)
+    }
+
+    /// # Errors
+    /// More stop strings, or longer ones, than the limits allow.
+    pub fn stop_strings(&mut self, limits: &ServerLimits) -> Result<Vec<String>, ApiError> {
+        let mut stops = match self.stop.take() {
+            None => Vec::new(),
+            Some(OneOrMany::One(stop)) => vec![stop],
+            Some(OneOrMany::Many(stops)) => stops,
+        };
+        stops.retain(|stop| !stop.is_empty());
+        if stops.len() > limits.stop_strings {
+            let message = format!(
+                "{} stop strings are given: at most {} are possible",
+                stops.len(),
+                limits.stop_strings
+            );
+            return Err(ApiError::field("stop", message));
+        }
+        let bytes: usize = stops.iter().map(String::len).sum();
+        if bytes > limits.stop_bytes {
+            let message =
+                format!("the stop strings have {bytes} bytes: at most {} are possible", limits.stop_bytes);
+            return Err(ApiError::field("stop", message));
+        }
+        Ok(stops)
+    }
+
+    /// Tokens that end an answer and are not part of it.
+    pub fn stop_tokens(&mut self, eos_token: u32) -> Vec<u32> {
+        let mut tokens = self.stop_token_ids.take().unwrap_or_default();
+        if self.ignore_eos != Some(true) {
+            tokens.push(eos_token);
+        }
+        tokens
+    }
+
+    /// Tokens that an answer may have: as many as asked for, at most what the context leaves.
+    ///
+    /// # Errors
+    /// 0 tokens, or a prompt that leaves no room for one.
+    pub fn most_new_tokens(&self, prompt_tokens: usize, context: usize) -> Result<usize, ApiError> {
+        let (param, asked) = match (self.max_completion_tokens, self.max_tokens) {
+            (Some(tokens), _) => ("max_completion_tokens", Some(tokens)),
+            (None, tokens) => ("max_tokens", tokens),
+        };
+        if asked == Some(0) {
+            return Err(ApiError::field(param, format!("{param} is 0: ask for at least 1")));
+        }
+        // The last token needs no position of its own.
+        let room = (context + 1).saturating_sub(prompt_tokens);
+        if room == 0 {
+            return Err(ApiError::ContextExceeded(format!(
+                "the prompt has {prompt_tokens} tokens: this server's context holds {context}, prompt and answer \
+                 together"
+            )));
+        }
+        Ok(asked.map_or(room, |tokens| tokens.min(room)))
+    }
+
+    /// The request's own values over `defaults`; without a seed, a random one.
+    ///
+    /// # Errors
+    /// A value that is not even of the right kind; ranges are checked by [`Sampling::validate`].
+    pub fn sampling(&self, defaults: &Sampling, top_logprobs: usize) -> Result<Sampling, ApiError> {
+        let top_k = match self.top_k {
+            None => defaults.top_k,
+            // Others write "all" as -1.
+            Some(-1) => 0,
+            Some(top_k) => usize::try_from(top_k).map_err(|_| {
+                ApiError::field("top_k", format!("top_k is {top_k}: use 0 or -1 for all, or more"))
+            })?,
+        };
+        Ok(Sampling {
+            temperature: self.temperature.unwrap_or(defaults.temperature),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            top_k,
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            logit_bias: self.logit_bias()?,
+            // Negative seeds are seeds as well.
+            seed: self.seed.map_or_else(|| fastrand::u64(..), |seed| seed as u64),
+            top_logprobs,
+        })
+    }
+
+    fn logit_bias(&self) -> Result<Vec<(u32, f32)>, ApiError> {
+        let entries = self.logit_bias.iter().flatten();
+        let entry = |(token, bias): (&String, &f32)| match token.trim().parse() {
+            Ok(token) => Ok((token, *bias)),
+            Err(_) => {
+                Err(ApiError::field("logit_bias", format!("logit_bias: `{token}` is not the id of a token")))
+            }
+        };
+        entries.map(entry).collect()
+    }
+}
+
+/// How many of the likeliest tokens are reported, or `None` when no log probabilities are wanted.
+///
+/// # Errors
+/// More than the limit.
+pub fn top_logprobs(
+    param: &'static str,
+    asked: Option<usize>,
+    limits: &ServerLimits,
+) -> Result<Option<usize>, ApiError> {
+    match asked {
+        Some(count) if count > limits.top_logprobs => {
+            let most = limits.top_logprobs;
+            Err(ApiError::field(param, format!("{param} is {count}: at most {most} are possible")))
+        }
+        asked => Ok(asked),
+    }
+}

@@ -1,0 +1,53 @@
+//! Every bound of the server. What one request may ask of the model is bounded by the engine's own limits, and an
+//! answer by its `max_tokens` or the context.
+
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Bytes of a request's body. A conversation of a million tokens takes about 5 MB.
+    pub body_bytes: usize,
+    /// Connections open at the same time; further ones wait to be accepted.
+    pub connections: usize,
+    /// Bodies above [`ServerLimits::small_body_bytes`] that are read or understood at the same time; further ones
+    /// wait. Together with `body_bytes` it bounds the memory of requests on their way in.
+    pub large_bodies: usize,
+    /// Bodies up to this size are read at once, and understood on the connection's own thread.
+    pub small_body_bytes: usize,
+    /// For a request's head, and for its body, to arrive.
+    pub arrival: Duration,
+    /// Answers to one request: `n` times the number of prompts.
+    pub choices: usize,
+    /// Stop strings of one request.
+    pub stop_strings: usize,
+    /// Bytes of all its stop strings together: each character of an answer is compared with all of them.
+    pub stop_bytes: usize,
+    /// Likeliest tokens reported for each position.
+    pub top_logprobs: usize,
+    /// Requests handed to the engine's thread while it computes a step; further ones are refused.
+    pub submissions: usize,
+    /// Tokens that a reader may be behind. One who falls further behind loses the answer: the engine neither waits
+    /// for readers nor keeps what they do not fetch. Without logprobs a token takes 48 bytes.
+    pub unread_tokens: usize,
+    /// For connections to end once all answers are whole, or were cut.
+    pub goodbye: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        ServerLimits {
+            body_bytes: 64 << 20,
+            connections: 2048,
+            large_bodies: 8,
+            small_body_bytes: 256 << 10,
+            arrival: Duration::from_secs(60),
+            choices: 128,
+            stop_strings: 16,
+            stop_bytes: 4096,
+            top_logprobs: 20,
+            submissions: 1024,
+            unread_tokens: 16_384,
+            goodbye: Duration::from_secs(3),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A response body that streams answers as server-sent events. Whatever has arrived when the socket is ready goes
+//! into one write, an event for each piece.
+
+use crate::answers::{Answers, Output, Progress};
+use crate::chunks::{ChunkWriter, put_error};
+use crate::wire::Usage;
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body, Frame};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Room for the next write, so that a token does not mean an allocation of its own.
+const BUFFER_BYTES: usize = 4096;
+
+pub struct EventStream {
+    answers: Answers,
+    writer: ChunkWriter,
+    prompt_tokens: usize,
+    buffer: BytesMut,
+    state: State,
+}
+
+enum State {
+    /// Nothing sent yet.
+    New {
+        choices: usize,
+    },
+    Going,
+    Over,
+}
+
+impl EventStream {
+    pub fn new(answers: Answers, writer: ChunkWriter, prompt_tokens: usize, choices: usize) -> Self {
+        let buffer = BytesMut::with_capacity(BUFFER_BYTES);
+        EventStream { answers, writer, prompt_tokens, buffer, state: State::New { choices } }
+    }
+
+    fn begin(&mut self) {
+        if let State::New { choices } = self.state {
+            (0..choices).for_each(|choice| self.writer.begin(choice, &mut self.buffer));
+            self.state = State::Going;
+        }
+    }
+
+    /// Fills the buffer with what has arrived.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let (writer, buffer) = (&mut self.writer, &mut self.buffer);
+        let mut deliver = |choice: usize, output: Output| match output {
+            Output::Piece(piece) => writer.piece(choice, &piece, buffer),
+            Output::Finish(reason) => writer.finish(choice, reason, buffer),
+        };
+        match self.answers.poll(context, &mut deliver) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(Progress::Going)) => {}
+            Poll::Ready(Ok(Progress::Over)) => {
+                self.writer.end(&Usage::new(self.prompt_tokens, self.answers.counts()), &mut self.buffer);
+                self.state = State::Over;
+            }
+            Poll::Ready(Err(error)) => {
+                put_error(&error, &mut self.buffer);
+                self.state = State::Over;
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        if matches!(this.state, State::Over) {
+            return Poll::Ready(None);
+        }
+        // The role goes with the first token, so that the first chunk tells how long it took.
+        let begun = this.buffer.len();
+        this.begin();
+        loop {
+            let is_filled = this.poll_fill(context).is_ready();
+            if !is_filled {
+                return Poll::Pending;
+            }
+            if this.buffer.len() > begun {
+                let data = this.buffer.split().freeze();
+                this.buffer.reserve(BUFFER_BYTES);
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+}
