@@ -86,7 +86,8 @@ impl CpuBackend {
         let threads =
             options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let threads = (threads / tp).max(1);
-        let captures = vec![CaptureSlot::default(); tp];
+        // One each: clones of a slot are that slot.
+        let captures: Vec<CaptureSlot> = (0..tp).map(|_| CaptureSlot::default()).collect();
         let mut members = Member::group(tp).into_iter();
         let mut ranks = Vec::with_capacity(tp);
         for (rank, capture) in captures.iter().enumerate() {

@@ -145,22 +145,24 @@ impl Bench {
     }
 
     fn results(&mut self, rows: &[(SetId, &[u32])], wanted: Wanted) -> Vec<RowResult> {
+        let rows: Vec<_> = rows.iter().map(|(set, tokens)| (*set, *tokens, wanted.clone())).collect();
+        let plan = self.plan(&rows);
+        self.backend.step(plan).unwrap().rows
+    }
+
+    /// The next plan, of rows without placeholders. It must be submitted.
+    pub fn plan(&mut self, rows: &[(SetId, &[u32], Wanted)]) -> StepPlan {
         let mut plan = StepPlan { number: self.number, ..StepPlan::default() };
         self.number += 1;
-        for &(set, tokens) in rows {
-            let start = self.kv.len(set).unwrap();
-            plan.page_ops.extend(self.kv.extend(set, tokens.len()).unwrap());
-            let pages = self.kv.table(set).unwrap().clone();
-            plan.rows.push(Row {
-                tokens: tokens.to_vec(),
-                start,
-                placeholder: None,
-                pages,
-                wanted: wanted.clone(),
-            });
+        for (set, tokens, wanted) in rows {
+            let start = self.kv.len(*set).unwrap();
+            plan.page_ops.extend(self.kv.extend(*set, tokens.len()).unwrap());
+            let pages = self.kv.table(*set).unwrap().clone();
+            let (tokens, wanted) = (tokens.to_vec(), wanted.clone());
+            plan.rows.push(Row { tokens, start, placeholder: None, pages, wanted });
         }
         assert_eq!(self.kv.check(), Vec::<String>::new());
-        self.backend.step(plan).unwrap().rows
+        plan
     }
 
     /// Carries out page copies in a step of their own.
