@@ -3,7 +3,7 @@
 
 use crate::sampling::SamplingFlags;
 use crate::usage::{at_least_one, from_1_to_1024};
-use crate::{chat, doctor, inspect, run, score};
+use crate::{chat, doctor, inspect, run, score, serve};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
@@ -36,6 +36,8 @@ pub enum Command {
     Run(run::Arguments),
     /// Talk with the model in the terminal.
     Chat(chat::Arguments),
+    /// Serve the OpenAI API over HTTP.
+    Serve(serve::Arguments),
     /// Compute the logits of every position of a list of token ids, and its perplexity.
     Score(score::Arguments),
     /// Show what a checkpoint holds, what its cache costs and which cards it fits on.

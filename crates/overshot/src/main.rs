@@ -17,6 +17,7 @@ mod run;
 mod sampling;
 mod score;
 mod scripted;
+mod serve;
 mod session;
 mod table;
 mod usage;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Run(arguments) => run::run(&arguments, &mut out),
         Command::Chat(arguments) => chat::run(&arguments, &mut out),
+        Command::Serve(arguments) => serve::run(&arguments, &mut out),
         Command::Score(arguments) => score::run(&arguments, &mut out),
         Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
         Command::Doctor(arguments) => doctor::run(&arguments, &mut out),

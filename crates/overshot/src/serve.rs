@@ -1,0 +1,221 @@
+//! `overshot serve`: an OpenAI-compatible server. From flags to a running engine and what is told about it; the
+//! server itself is a crate of its own.
+
+use crate::args::ComputeFlags;
+use crate::compute::start_backend;
+use crate::display::spinner;
+use crate::failure::{bad_input, note, one_line};
+use crate::model_source::ModelSource;
+use crate::sampling::SamplingFlags;
+use crate::table::bytes;
+use crate::usage::{at_least_one, whole_number};
+use anyhow::Context;
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueEnum};
+use overshot_chat::Effort;
+use overshot_engine::{Engine, Limits, StepLoop};
+use overshot_kv::PoolCapacity;
+use overshot_server::{App, EngineHandle, ServedModel, ServerLimits, ServerOptions, serve_until_signal};
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  overshot serve
+  overshot serve --model ~/models/DeepSeek-V4-Flash --port 8080 --max-batch 128 --kv-pool-tokens 1000000
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 6 times 4?\"}]}'
+
+The address is printed as soon as requests are taken. Ctrl-C lets running answers end; a second one cuts them.";
+
+/// Tokens of the cache unless told otherwise: one long conversation, or many short ones. Only what is used of it becomes
+/// resident.
+const KV_POOL_TOKENS: usize = 131_072;
+
+/// Serve the OpenAI API over HTTP.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Address to listen on; 0.0.0.0 takes requests from everywhere
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = NonEmptyStringValueParser::new())]
+    host: String,
+
+    /// Port to listen on; 0 lets the system choose
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
+
+    /// What clients call the model [default: the name of its folder]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    served_model_name: Option<String>,
+
+    /// How much to think where a request does not say: none, low, medium, high, xhigh or max
+    #[arg(long, value_name = "LEVEL", default_value = "none")]
+    effort: Effort,
+
+    /// Tokens that the cache holds, over all running requests [default: 131,072]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    kv_pool_tokens: Option<NonZeroUsize>,
+
+    /// Tokens that prompt and answer of one request may have together [default: what model and cache hold]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    max_context: Option<NonZeroUsize>,
+
+    /// Requests that are computed at the same time [default: 64]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    max_batch: Option<NonZeroUsize>,
+
+    /// Requests that may wait; further ones are refused [default: 1024]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    max_queue: Option<NonZeroUsize>,
+
+    /// Tokens of one prompt that one step computes; fewer keep other answers flowing, more finish prompts sooner
+    /// [default: 512]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    chunk_tokens: Option<NonZeroUsize>,
+
+    /// Plan the next step while one is computed; the answers are the same
+    #[arg(long, value_enum, default_value_t = Overlap::On)]
+    overlap: Overlap,
+
+    /// Seconds that running answers get when the server is asked to end
+    #[arg(long, value_name = "S", default_value = "30", allow_negative_numbers = true, value_parser = whole_number::<u32>)]
+    drain_seconds: u32,
+
+    /// Seconds without a finished step, while there is work, after which /health fails
+    #[arg(long, value_name = "S", default_value = "30", allow_negative_numbers = true, value_parser = at_least_one)]
+    stall_seconds: NonZeroUsize,
+
+    #[command(flatten)]
+    compute: ComputeFlags,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Overlap {
+    On,
+    Off,
+}
+
+/// # Errors
+/// A flag that the model cannot take, an address that is in use.
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    let source = ModelSource::from_flag(arguments.compute.model.as_deref())?;
+    let (engine, model) = start(arguments, &source)?;
+    let options = ServerOptions {
+        drain: Duration::from_secs(u64::from(arguments.drain_seconds)),
+        stall: Duration::from_secs(arguments.stall_seconds.get() as u64),
+        limits: ServerLimits::default(),
+    };
+    let summary = format!(
+        "serving {} as `{}` on {}, context {}",
+        one_line(&source.label()),
+        one_line(&model.name),
+        engine.backend().name(),
+        model.context
+    );
+    let handle =
+        EngineHandle::start(engine, options.limits, None).context("the engine's thread cannot start")?;
+    let app = App::new(handle, model, options);
+    let mut told = Ok(());
+    serve_until_signal(app, &arguments.host, arguments.port, |address| {
+        note(&summary);
+        // Scripts wait for this line.
+        told = writeln!(out, "listening on http://{address}").and_then(|()| out.flush());
+    })?;
+    // Nobody who reads does not mean nobody who asks.
+    drop(told);
+    note("the server has ended");
+    Ok(())
+}
+
+fn start(arguments: &Arguments, source: &ModelSource) -> anyhow::Result<(Engine, ServedModel)> {
+    let model = Arc::new(source.open()?);
+    let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
+    let waiting = spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
+    let tokenizer = source.tokenizer(&model)?;
+    let texts = source.prompt_texts(&model)?;
+    let spec = &model.spec;
+    let sampling = SamplingFlags::default().resolve(&source.generation_defaults(&model)?, spec.vocab_size)?;
+    let limits = limits(arguments);
+    let pool_tokens = arguments.kv_pool_tokens.map_or(KV_POOL_TOKENS, NonZeroUsize::get);
+    let context = context(arguments.max_context, spec.max_positions, pool_tokens)?;
+    let served = ServedModel {
+        name: served_name(arguments, source),
+        bos_token: spec.bos_token,
+        eos_token: spec.eos_token,
+        vocab_size: spec.vocab_size,
+        context,
+        sampling,
+        effort: arguments.effort,
+        tokenizer,
+        texts,
+    };
+    let capacity = PoolCapacity::for_sets(limits.running_requests, pool_tokens);
+    let backend = start_backend(&arguments.compute, model, capacity)?;
+    let step_loop = match arguments.overlap {
+        Overlap::On => StepLoop::Overlapped,
+        Overlap::Off => StepLoop::Plain,
+    };
+    let engine = Engine::new(backend, limits, step_loop)?;
+    waiting.finish_and_clear();
+    for warning in served.texts.warnings() {
+        note(&format!("warning: {warning}"));
+    }
+    Ok((engine, served))
+}
+
+fn limits(arguments: &Arguments) -> Limits {
+    let or = |given: Option<NonZeroUsize>, default: usize| given.map_or(default, NonZeroUsize::get);
+    let standard = Limits::default();
+    let running_requests = or(arguments.max_batch, standard.running_requests);
+    let chunk_tokens = or(arguments.chunk_tokens, standard.chunk_tokens);
+    Limits {
+        running_requests,
+        chunk_tokens,
+        waiting_requests: or(arguments.max_queue, standard.waiting_requests),
+        // Decode rows and one whole chunk fit beside each other.
+        step_tokens: standard.step_tokens.max(running_requests.saturating_add(chunk_tokens)),
+        ..standard
+    }
+}
+
+fn context(asked: Option<NonZeroUsize>, most: usize, pool_tokens: usize) -> anyhow::Result<usize> {
+    match asked.map(NonZeroUsize::get) {
+        None => Ok(most.min(pool_tokens)),
+        Some(context) if context <= most => Ok(context),
+        Some(context) => {
+            Err(bad_input(format!("--max-context {context} is more than the model's {most} positions")))
+        }
+    }
+}
+
+fn served_name(arguments: &Arguments, source: &ModelSource) -> String {
+    if let Some(name) = &arguments.served_model_name {
+        return name.clone();
+    }
+    match source {
+        ModelSource::BuiltIn(model) => model.name.to_owned(),
+        ModelSource::Path(path) => folder_name(path),
+    }
+}
+
+fn folder_name(path: &Path) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    whole.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_context_is_what_model_and_cache_hold_unless_told() {
+        assert_eq!(context(None, 16_384, 131_072).unwrap(), 16_384);
+        assert_eq!(context(None, 1_048_576, 131_072).unwrap(), 131_072);
+        assert_eq!(context(NonZeroUsize::new(200_000), 1_048_576, 131_072).unwrap(), 200_000);
+        let error = context(NonZeroUsize::new(16_385), 16_384, 131_072).unwrap_err().to_string();
+        assert!(error.contains("--max-context 16385"), "{error}");
+    }
+}
