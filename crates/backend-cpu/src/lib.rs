@@ -48,6 +48,13 @@ pub struct CpuOptions {
     pub isa: Isa,
 }
 
+impl CpuOptions {
+    fn threads_per_rank(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        (self.threads.unwrap_or_else(cores) / self.tp.max(1)).max(1)
+    }
+}
+
 /// Ranks on the host's cores. Alone (`tp` 1) a rank meets nobody and copies nothing.
 pub struct CpuBackend {
     ranks: Ranks,
@@ -81,26 +88,30 @@ impl CpuBackend {
     /// # Errors
     /// A number of ranks that this model cannot be split by; threads or memory that the system does not give.
     pub fn new(model: Arc<Model>, options: CpuOptions) -> Result<Self, CpuError> {
-        let CpuOptions { tp, numerics, capacity, isa, .. } = options;
-        Shard::check(&model.spec, numerics, tp)?;
-        let threads =
-            options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let threads = (threads / tp).max(1);
         // One each: clones of a slot are that slot.
-        let captures: Vec<CaptureSlot> = (0..tp).map(|_| CaptureSlot::default()).collect();
-        let mut members = Member::group(tp).into_iter();
-        let mut ranks = Vec::with_capacity(tp);
-        for (rank, capture) in captures.iter().enumerate() {
-            let member = members.next().filter(|_| tp > 1);
-            let shard = Shard::of(&model.spec, rank, tp);
-            ranks.push(CpuRank::new(model.clone(), options, shard, member, threads, capture.clone())?);
-        }
+        let captures: Vec<CaptureSlot> = (0..options.tp).map(|_| CaptureSlot::default()).collect();
+        let ranks = Self::ranks(&model, options, &captures)?;
+        let (isa, tp, threads) = (options.isa, options.tp, options.threads_per_rank());
         let name = match tp {
             1 => format!("cpu ({isa}, {threads} threads)"),
             _ => format!("cpu ({isa}, {tp} ranks x {threads} threads)"),
         };
-        let info = RanksInfo { name, spec: model.spec.clone(), capacity };
+        let info = RanksInfo { name, spec: model.spec.clone(), capacity: options.capacity };
         Ok(CpuBackend { ranks: Ranks::start(info, ranks)?, captures })
+    }
+
+    fn ranks(
+        model: &Arc<Model>,
+        options: CpuOptions,
+        captures: &[CaptureSlot],
+    ) -> Result<Vec<CpuRank>, CpuError> {
+        let (spec, tp) = (&model.spec, options.tp);
+        Shard::check(spec, options.numerics, tp)?;
+        let members = Member::group(tp).into_iter().map(|member| Some(member).filter(|_| tp > 1));
+        let ranks = members.zip(captures).enumerate().map(|(rank, (member, capture))| {
+            CpuRank::new(model.clone(), options, Shard::of(spec, rank, tp), member, capture.clone())
+        });
+        ranks.collect()
     }
 
     /// Starts keeping intermediate values, from the next step on. All plans must have been collected.

@@ -55,7 +55,6 @@ impl CpuRank {
         options: CpuOptions,
         shard: Shard,
         member: Option<Member>,
-        threads: usize,
         capture: CaptureSlot,
     ) -> Result<Self, CpuError> {
         let spec = &model.spec;
@@ -67,7 +66,9 @@ impl CpuRank {
             pools: Pools::new(spec, options.numerics, options.capacity)?,
             places: places(spec),
             buffers: Buffers::default(),
-            threads: Arc::new(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?),
+            threads: Arc::new(
+                rayon::ThreadPoolBuilder::new().num_threads(options.threads_per_rank()).build()?,
+            ),
             sampler: Sampler::default(),
             logits: Vec::new(),
             drawn: Vec::new(),
@@ -176,5 +177,100 @@ impl Rank for CpuRank {
     fn host(&mut self, work: impl FnOnce(&mut Self) + Send) {
         let threads = self.threads.clone();
         threads.install(|| work(self));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Ranks that really need each other, and one of them fails.
+
+    use super::*;
+    use crate::{CpuBackend, Isa};
+    use overshot_backend::{Backend, Numerics, Ranks, RanksInfo};
+    use overshot_kv::{Kv, PoolCapacity};
+
+    #[derive(Clone, Copy, Debug)]
+    enum Trouble {
+        Stop,
+        Panic,
+        PanicAfterForward,
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    enum Broken {
+        #[error("a fan stands still")]
+        Fan,
+        #[error(transparent)]
+        Peer(#[from] PeerGone),
+    }
+
+    struct Troubled {
+        rank: CpuRank,
+        trouble: Option<Trouble>,
+    }
+
+    impl Rank for Troubled {
+        type Error = Broken;
+
+        fn forward(&mut self, plan: &StepPlan) -> Result<(), Broken> {
+            match self.trouble.filter(|_| plan.number == 1) {
+                Some(Trouble::Stop) => Err(Broken::Fan),
+                Some(Trouble::Panic) => panic!("out of luck"),
+                _ => Ok(self.rank.forward(plan)?),
+            }
+        }
+
+        fn draw(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, Broken> {
+            assert!(plan.number != 1 || self.trouble.is_none(), "out of luck");
+            Ok(self.rank.draw(plan, masks)?)
+        }
+
+        fn follow(&mut self, plan: &StepPlan) -> Result<(), Broken> {
+            assert!(plan.number != 1 || self.trouble.is_none(), "out of luck");
+            Ok(self.rank.follow(plan)?)
+        }
+
+        fn host(&mut self, work: impl FnOnce(&mut Self) + Send) {
+            let threads = self.rank.threads.clone();
+            threads.install(|| work(self));
+        }
+    }
+
+    #[test]
+    fn a_rank_that_fails_in_the_middle_of_a_step_stops_all_of_them_with_its_reason() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-bf16");
+        let model = Arc::new(Model::open(folder).unwrap());
+        let capacity = PoolCapacity::for_sets(1, 64);
+        let (numerics, isa) = (Numerics::default(), Isa::detect());
+        let options = CpuOptions { numerics, capacity, tp: 2, threads: Some(4), isa };
+        for failing in [0, 1] {
+            for trouble in [Trouble::Stop, Trouble::Panic, Trouble::PanicAfterForward] {
+                let ranks =
+                    CpuBackend::ranks(&model, options, &[(); 2].map(|()| CaptureSlot::default())).unwrap();
+                let ranks = ranks.into_iter().enumerate().map(|(number, rank)| Troubled {
+                    rank,
+                    trouble: Some(trouble).filter(|_| number == failing),
+                });
+                let info = RanksInfo { name: "troubled".into(), spec: model.spec.clone(), capacity };
+                let mut ranks = Ranks::start(info, ranks.collect()).unwrap();
+                let mut kv = Kv::new(capacity);
+                let set = kv.create().unwrap();
+                for number in [0, 1] {
+                    let start = kv.len(set).unwrap();
+                    let page_ops = kv.extend(set, 3).unwrap();
+                    let pages = kv.table(set).unwrap().clone();
+                    let wanted = Wanted::LastLogits;
+                    let row = Row { tokens: vec![1, 2, 3], start, placeholder: None, pages, wanted };
+                    ranks.submit(StepPlan { number, page_ops, rows: vec![row] }).unwrap();
+                }
+                assert!(ranks.collect().is_ok());
+                let what = match trouble {
+                    Trouble::Stop => "a fan stands still",
+                    Trouble::Panic | Trouble::PanicAfterForward => "it panicked: out of luck",
+                };
+                let told = ranks.collect().unwrap_err().to_string();
+                assert_eq!(told, format!("rank {failing} stopped: {what}"), "{trouble:?}");
+            }
+        }
     }
 }

@@ -83,11 +83,17 @@ fn mini_prompts(shortest: usize, count: usize) -> Vec<(Vec<u32>, Vec<u32>)> {
 fn two_and_four_ranks_continue_prompts_as_one_does() {
     let model = open("models/dsv4-mini");
     // Beyond 512 tokens, 128 of the entries are chosen.
-    for (prompt, then) in [mini_prompts(0, 3), mini_prompts(520, 1)].concat() {
-        for numerics in [Numerics::EXACT, Numerics::default()] {
-            let alone = run(&model, numerics, 1, &prompt, &then);
+    let cases = [
+        (mini_prompts(0, 2), Numerics::EXACT),
+        (mini_prompts(0, 2), Numerics::default()),
+        (mini_prompts(520, 1), Numerics::EXACT),
+    ];
+    for (prompts, numerics) in cases {
+        for (prompt, then) in prompts {
+            let then = &then[..then.len().min(24)];
+            let alone = run(&model, numerics, 1, &prompt, then);
             for tp in [2, 4] {
-                let shared = run(&model, numerics, tp, &prompt, &then);
+                let shared = run(&model, numerics, tp, &prompt, then);
                 let label = format!("{tp} ranks, prompt of {}, {numerics:?}", prompt.len());
                 if numerics == Numerics::EXACT {
                     assert_near(&model, &shared.logits, &alone.logits, &label);
