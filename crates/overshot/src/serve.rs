@@ -1,7 +1,7 @@
 //! `overshot serve`: an OpenAI-compatible server. From flags to a running engine and what is told about it; the
 //! server itself is a crate of its own.
 
-use crate::args::ComputeFlags;
+use crate::args::{BackendChoice, ComputeFlags};
 use crate::compute::start_backend;
 use crate::display::spinner;
 use crate::failure::{bad_input, note, one_line};
@@ -131,7 +131,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn start(arguments: &Arguments, source: &ModelSource) -> anyhow::Result<(Engine, ServedModel)> {
-    let model = Arc::new(source.open()?);
+    let mut model = source.open()?;
+    if let (BackendChoice::Scripted(_), Some(context)) = (&arguments.compute.backend, arguments.max_context) {
+        // A script stands in for a model of any context.
+        model.spec.max_positions = context.get();
+    }
+    let model = Arc::new(model);
     let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
     let waiting = spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
     let tokenizer = source.tokenizer(&model)?;

@@ -39,7 +39,8 @@ struct Inbox {
     submissions: VecDeque<Submission>,
     /// At most one for each open choice and one for each open group.
     cancels: Vec<Cancel>,
-    /// Every group whose ticket is still held, so that it can be told of the end whatever the engine does.
+    /// Every group whose ticket is still held and that more may come to, so that it can be told of the end whatever
+    /// the engine does. One whose choices have all ended is not told: it has its answer, read or not.
     open: HashMap<GroupId, Arc<Mailbox>>,
     last_group: u64,
     /// The thread waits for work.
@@ -468,6 +469,7 @@ impl Desk {
         group[owner.choice] = None;
         if group.iter().all(Option::is_none) {
             self.groups.remove(&owner.group);
+            lock(&self.shared.inbox).open.remove(&owner.group);
         }
     }
 
