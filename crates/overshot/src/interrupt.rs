@@ -1,10 +1,12 @@
 //! Ctrl-C in a conversation: the first one stops the answer, one more ends the program. At the prompt it drops the
-//! line, as shells do, and says how to end.
+//! line, as shells do, and says how to end. While a file is written, it takes the half file with it.
 
 use anyhow::Context;
-use std::io::Write;
-use std::sync::Arc;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const IDLE: u8 = 0;
 const ANSWERING: u8 = 1;
@@ -59,6 +61,45 @@ pub struct Meanwhile<'a>(&'a StopRequest);
 impl Drop for Meanwhile<'_> {
     fn drop(&mut self) {
         self.0.0.store(IDLE, Ordering::SeqCst);
+    }
+}
+
+/// Files in the making, which Ctrl-C removes before it ends the program.
+#[derive(Clone, Debug, Default)]
+pub struct Unfinished(Arc<Mutex<Vec<PathBuf>>>);
+
+impl Unfinished {
+    /// Takes over Ctrl-C for the rest of the program. Without this call nothing is removed.
+    pub fn removed_on_ctrl_c(&self) -> anyhow::Result<()> {
+        let unfinished = self.clone();
+        let handler = move || {
+            // Held to the end, so that no file begins after this.
+            let files = unfinished.files();
+            for file in files.iter() {
+                // Nobody is left to tell.
+                let _ = fs::remove_file(file);
+            }
+            std::process::exit(EXIT_CODE)
+        };
+        ctrlc::set_handler(handler).context("Ctrl-C cannot be handled")
+    }
+
+    /// Creates a file by `create`, which says where it is; Ctrl-C waits meanwhile.
+    pub fn create<T>(&self, create: impl FnOnce() -> io::Result<(PathBuf, T)>) -> io::Result<(PathBuf, T)> {
+        let mut files = self.files();
+        let created = create()?;
+        files.push(created.0.clone());
+        Ok(created)
+    }
+
+    /// The file has its own name now, or is gone.
+    pub fn forget(&self, file: &Path) {
+        self.files().retain(|other| other != file);
+    }
+
+    fn files(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        // A list of paths is whole whatever happened to its last owner.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,6 +2,7 @@
 //! number of rows is fixed at the start; memory stays at one chunk, however long the text.
 
 use crate::failure::bad_input;
+use crate::interrupt::Unfinished;
 use anyhow::{anyhow, bail};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -29,13 +30,14 @@ impl LogitsFile {
     pub fn create(
         path: &Path,
         inputs: &[PathBuf],
+        unfinished: &Unfinished,
         positions: usize,
         greedy_steps: usize,
         vocab: usize,
     ) -> anyhow::Result<Self> {
         let given = path.display().to_string();
         let refuse = |reason: String| bad_input(format!("cannot write {given}: {reason}"));
-        let (replacement, file) = open(path, inputs).map_err(refuse)?;
+        let (replacement, file) = open(path, inputs, unfinished).map_err(refuse)?;
         let out = BufWriter::with_capacity(1 << 20, file);
         let missing = (positions + greedy_steps) * vocab;
         let mut file = LogitsFile { given, replacement, out, vocab, missing, greedy_steps };
@@ -88,22 +90,14 @@ impl LogitsFile {
 struct Replacement {
     partial: PathBuf,
     target: PathBuf,
+    unfinished: Unfinished,
 }
 
 impl Replacement {
-    fn create(target: PathBuf) -> io::Result<(Self, File)> {
+    fn create(target: PathBuf, unfinished: &Unfinished) -> io::Result<(Self, File)> {
         let folder = target.parent().unwrap_or(Path::new("/"));
-        let mut attempt = 0;
-        loop {
-            let partial = folder.join(format!(".overshot-{}-{attempt}.partial", std::process::id()));
-            match OpenOptions::new().write(true).create_new(true).open(&partial) {
-                Ok(file) => return Ok((Replacement { partial, target }, file)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => {
-                    attempt += 1
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let (partial, file) = unfinished.create(|| new_file(folder))?;
+        Ok((Replacement { partial, target, unfinished: unfinished.clone() }, file))
     }
 
     fn finish(self) -> io::Result<()> {
@@ -115,6 +109,20 @@ impl Drop for Replacement {
     fn drop(&mut self) {
         // Gone already when `finish` has renamed it.
         let _ = fs::remove_file(&self.partial);
+        self.unfinished.forget(&self.partial);
+    }
+}
+
+/// A file under a name of its own.
+fn new_file(folder: &Path) -> io::Result<(PathBuf, File)> {
+    let mut attempt = 0;
+    loop {
+        let path = folder.join(format!(".overshot-{}-{attempt}.partial", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => attempt += 1,
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -122,7 +130,11 @@ impl Drop for Replacement {
 const ATTEMPTS: usize = 40;
 
 /// The error is the reason alone.
-fn open(path: &Path, inputs: &[PathBuf]) -> Result<(Option<Replacement>, File), String> {
+fn open(
+    path: &Path,
+    inputs: &[PathBuf],
+    unfinished: &Unfinished,
+) -> Result<(Option<Replacement>, File), String> {
     let target = target(path)?;
     match fs::metadata(&target) {
         Ok(found) if found.is_dir() => return Err("it is a folder".into()),
@@ -138,8 +150,8 @@ fn open(path: &Path, inputs: &[PathBuf]) -> Result<(Option<Replacement>, File), 
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error.to_string()),
     }
-    let (replacement, file) =
-        Replacement::create(target).map_err(|error| format!("its folder takes no new file: {error}"))?;
+    let (replacement, file) = Replacement::create(target, unfinished)
+        .map_err(|error| format!("its folder takes no new file: {error}"))?;
     Ok((Some(replacement), file))
 }
 
@@ -199,7 +211,7 @@ mod tests {
     fn what_is_written_reads_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.safetensors");
-        let mut file = LogitsFile::create(&path, &[], 3, 2, 2).unwrap();
+        let mut file = LogitsFile::create(&path, &[], &Unfinished::default(), 3, 2, 2).unwrap();
         file.append(&[1.0, 2.0, 3.0, 4.0]).unwrap();
         file.append(&[5.0, 6.0]).unwrap();
         file.append(&[5.0, 6.0, 7.0, 8.0]).unwrap();
@@ -219,7 +231,7 @@ mod tests {
     fn an_unfinished_file_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.safetensors");
-        let mut file = LogitsFile::create(&path, &[], 1, 0, 2).unwrap();
+        let mut file = LogitsFile::create(&path, &[], &Unfinished::default(), 1, 0, 2).unwrap();
         assert!(file.append(&[0.0; 4]).is_err());
         assert!(file.finish(&[]).is_err());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -230,7 +242,8 @@ mod tests {
     fn inputs_links_and_devices_stay_what_they_are() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let create = |path: &Path| LogitsFile::create(path, &[at("ids.json")], 0, 0, 1);
+        let create =
+            |path: &Path| LogitsFile::create(path, &[at("ids.json")], &Unfinished::default(), 0, 0, 1);
         let refused = |path: &Path| {
             let error = create(path).err().unwrap();
             assert!(error.is::<crate::failure::BadInput>(), "{error}");

@@ -6,6 +6,7 @@ use crate::compute::start_backend;
 use crate::display::PrefillBar;
 use crate::failure::{bad_input, damaged_model};
 use crate::input::{IDS_BYTES_MAX, read_file, read_text};
+use crate::interrupt::Unfinished;
 use crate::logits_file::LogitsFile;
 use crate::model_source::ModelSource;
 use crate::usage::{from_1_to_1024, whole_number};
@@ -89,7 +90,9 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         Some(path) => {
             let mut inputs = source.files(&model);
             inputs.push(arguments.ids.clone());
-            Some(LogitsFile::create(path, &inputs, ids.len(), arguments.greedy, vocab)?)
+            let unfinished = Unfinished::default();
+            unfinished.removed_on_ctrl_c()?;
+            Some(LogitsFile::create(path, &inputs, &unfinished, ids.len(), arguments.greedy, vocab)?)
         }
         None => None,
     };

@@ -120,3 +120,33 @@ fn perplexity_is_that_of_the_logits() {
     assert!((printed["mean_nll"].as_f64().unwrap() - mean).abs() < 1e-9);
     assert!((printed["perplexity"].as_f64().unwrap() / mean.exp() - 1.0).abs() < 1e-9);
 }
+
+#[test]
+#[cfg(unix)]
+fn an_interrupted_run_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ids, out) = (folder.path().join("ids.json"), folder.path().join("out.safetensors"));
+    let names = || -> Vec<_> {
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    // More than can be done before the signal comes.
+    std::fs::write(&ids, serde_json::to_string([400; 16_000].as_slice()).unwrap()).unwrap();
+    let mut score = Command::new(env!("CARGO_BIN_EXE_overshot"))
+        .args(["score", "--model"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/dsv4-mini"))
+        .arg("--ids")
+        .arg(&ids)
+        .arg("--out")
+        .arg(&out)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while names().len() == 1 {
+        assert_eq!(score.try_wait().unwrap(), None, "it ended before it wrote anything");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let interrupt = ["-INT", &score.id().to_string()];
+    assert!(Command::new("kill").args(interrupt).status().unwrap().success());
+    assert_eq!(score.wait().unwrap().code(), Some(130));
+    assert_eq!(names(), ["ids.json"]);
+}
