@@ -1,0 +1,43 @@
+//! `overshot lab`: questions about speed that need no model and no GPU. Each command is a file with its flags; the
+//! arithmetic is in `overshot-gpu-model`.
+
+mod cubins;
+mod numbers;
+mod occupancy;
+mod points;
+mod waves;
+mod waves_report;
+
+use clap::{Args, Subcommand};
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  overshot lab occupancy --regs 255 --warps 4 --smem 60 --arch sm_120
+  overshot lab occupancy ~/.triton/cache
+  overshot lab waves --card \"RTX PRO 6000\" --ctas-per-request 4 --batch 64,80,96";
+
+/// Find out what limits a GPU kernel, and what a change could bring.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(subcommand)]
+    question: Question,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Question {
+    /// How many CTAs of a kernel an SM holds, what stops the next one, and what would let it in.
+    Occupancy(occupancy::Arguments),
+    /// How a grid fills a card: waves, cliffs, into how many CTAs to split a request.
+    Waves(waves::Arguments),
+}
+
+/// # Errors
+/// Input that the question cannot be asked of.
+pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    match &arguments.question {
+        Question::Occupancy(arguments) => occupancy::run(arguments, out),
+        Question::Waves(arguments) => waves::run(arguments, out),
+    }
+}
