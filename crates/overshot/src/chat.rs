@@ -4,13 +4,14 @@
 use crate::args::AnswerFlags;
 use crate::display::{AnswerWriter, Look, cut_line, speed_line};
 use crate::failure::{BadInput, one_line, sentence};
-use crate::input::{read_line, text};
-use crate::interrupt::{PROMPT, StopRequest};
+use crate::input::text;
+use crate::interrupt::StopRequest;
+use crate::line_source::LineSource;
 use crate::session::{Ending, Session, StepFailed};
 use clap::Args;
 use overshot_chat::{ChatError, Effort, Message, RenderOptions};
 use overshot_engine::Refused;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::Write;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,19 +48,14 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let session = Session::start(&arguments.answer)?;
     let stop = StopRequest::default();
     stop.on_ctrl_c()?;
-    let input = std::io::stdin().lock();
+    let lines = LineSource::of_stdin()?;
     let look = Look::of_stdout();
-    let show_prompt = input.is_terminal();
-    if show_prompt {
+    if lines.is_terminal() {
         writeln!(out, "{}", look.dim(&format!("{}; /help lists commands", one_line(&session.model_label))))?;
     }
     let system: Vec<Message> = arguments.system.iter().map(|text| Message::system(text.as_str())).collect();
     let options = RenderOptions { effort: arguments.effort, ..RenderOptions::default() };
-    Conversation { session, messages: system.clone(), system, options, stop, look }.run(
-        input,
-        show_prompt,
-        out,
-    )
+    Conversation { session, messages: system.clone(), system, options, stop, look }.run(lines, out)
 }
 
 struct Conversation {
@@ -107,22 +103,8 @@ impl<'a> Line<'a> {
 }
 
 impl Conversation {
-    fn run(&mut self, mut input: impl BufRead, show_prompt: bool, out: &mut dyn Write) -> anyhow::Result<()> {
-        loop {
-            let at_prompt = show_prompt.then(|| self.stop.while_at_prompt());
-            if show_prompt {
-                write!(out, "{PROMPT}")?;
-                out.flush()?;
-            }
-            let line = read_line(&mut input, "the message")?;
-            drop(at_prompt);
-            let Some(line) = line else {
-                // Ctrl-D leaves the cursor behind the prompt.
-                if show_prompt {
-                    writeln!(out)?;
-                }
-                return Ok(());
-            };
+    fn run(&mut self, mut lines: LineSource, out: &mut dyn Write) -> anyhow::Result<()> {
+        while let Some(line) = lines.next(&self.stop, out)? {
             let line = match text(line, "the message") {
                 Ok(line) => line,
                 Err(error) => {
@@ -153,6 +135,7 @@ impl Conversation {
                 Line::Message(text) => self.turn(text, out)?,
             }
         }
+        Ok(())
     }
 
     /// One message and its answer, which both become part of the conversation, or neither does.

@@ -75,7 +75,9 @@ pub fn text(bytes: Vec<u8>, name: &str) -> anyhow::Result<String> {
     String::from_utf8(bytes).map_err(|error| bad_input(format!("{name} is not UTF-8 text: {error}")))
 }
 
-fn check_length(bytes: &[u8], name: &str, bytes_max: u64) -> anyhow::Result<()> {
+/// # Errors
+/// More bytes than `bytes_max`.
+pub fn check_length(bytes: &[u8], name: &str, bytes_max: u64) -> anyhow::Result<()> {
     if bytes.len() as u64 > bytes_max {
         return Err(bad_input(format!("{name} is longer than {bytes_max} bytes, the most that is read")));
     }

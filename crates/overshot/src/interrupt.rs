@@ -14,6 +14,7 @@ const STOP: u8 = 2;
 const AT_PROMPT: u8 = 3;
 
 pub const PROMPT: &str = "> ";
+pub const HOW_TO_END: &str = "(Ctrl-D or /quit ends the conversation)";
 
 /// What shells expect of a program that ended by Ctrl-C.
 const EXIT_CODE: i32 = 130;
@@ -31,7 +32,7 @@ impl StopRequest {
                 Ok(_) => {}
                 // The terminal has dropped the line already. The output belongs to the conversation's thread.
                 Err(AT_PROMPT) => {
-                    let _ = write!(std::io::stderr(), "\n(Ctrl-D or /quit ends the conversation)\n{PROMPT}");
+                    let _ = write!(std::io::stderr(), "\n{HOW_TO_END}\n{PROMPT}");
                 }
                 Err(_) => std::process::exit(EXIT_CODE),
             }

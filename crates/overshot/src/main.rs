@@ -11,7 +11,7 @@ mod failure;
 mod input;
 mod inspect;
 mod interrupt;
-mod lab;
+mod line_source;
 mod logits_file;
 mod model_source;
 mod run;
@@ -39,7 +39,6 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments, &mut out),
         Command::Score(arguments) => score::run(&arguments, &mut out),
         Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
-        Command::Lab(arguments) => lab::run(&arguments, &mut out),
         Command::Doctor(arguments) => doctor::run(&arguments, &mut out),
     };
     match outcome {
