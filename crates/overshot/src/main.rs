@@ -11,6 +11,7 @@ mod failure;
 mod input;
 mod inspect;
 mod interrupt;
+mod lab;
 mod line_source;
 mod logits_file;
 mod model_source;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments, &mut out),
         Command::Score(arguments) => score::run(&arguments, &mut out),
         Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
+        Command::Lab(arguments) => lab::run(&arguments, &mut out),
         Command::Doctor(arguments) => doctor::run(&arguments, &mut out),
     };
     match outcome {
