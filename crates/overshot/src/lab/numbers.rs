@@ -73,6 +73,10 @@ pub fn shared(bytes: u32) -> String {
     }
 }
 
+pub fn ctas(number: u32) -> String {
+    if number == 1 { "1 CTA".into() } else { format!("{number} CTAs") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

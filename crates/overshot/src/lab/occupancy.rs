@@ -2,7 +2,7 @@
 //! would let it in; of numbers typed in, of a cubin, or of a folder of cubins as a table.
 
 use super::cubins::{self, Found};
-use super::numbers::{self, SharedBytes, at_least_one, kilobytes};
+use super::numbers::{self, SharedBytes, at_least_one, ctas, kilobytes};
 use crate::failure::{bad_input, note, one_line};
 use crate::table::Table;
 use clap::Args;
@@ -375,10 +375,6 @@ fn write_notes(arguments: &Arguments, report: &Report, out: &mut dyn Write) -> i
         note(&format!("note: {sentence}"));
     }
     Ok(())
-}
-
-fn ctas(number: u32) -> String {
-    if number == 1 { "1 CTA".into() } else { format!("{number} CTAs") }
 }
 
 fn amount(resource: Resource, number: u32) -> String {

@@ -280,7 +280,7 @@ mod tests {
     fn the_anomaly_is_explained() {
         let flags = ["--sms", "188", "--explain", "80:96", "--step-ms", "120.1", "--floor-ms", "36.3"];
         let text = print(&[&flags[..], &["--floor-ms-per-request", "0.015"]].concat()).unwrap();
-        assert_parts(&text, &["needs 1.316x the kernel's time", "Simplest explanation: 4 CTA(s) a request"]);
+        assert_parts(&text, &["needs 1.316x the kernel's time", "Simplest explanation: 4 CTAs a request"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The answers of `overshot lab waves` as text; as JSON they are printed whole.
 
+use super::numbers::ctas;
 use crate::table::Table;
 use overshot_gpu_model::{
     Anomaly, Card, Choice, Cliff, Comparison, Explanation, Fit, Point, SplitLaunch, TileCosts, Verdict,
@@ -53,7 +54,7 @@ impl Report {
             Some(card) => write!(out, "{}: {} SMs", card.name, card.sms)?,
             None => write!(out, "{} SMs", self.slots.get() / self.ctas_per_sm.get())?,
         }
-        writeln!(out, ", {} CTA(s) on each: {} slots", self.ctas_per_sm, self.slots)?;
+        writeln!(out, ", {} on each: {} slots", ctas(self.ctas_per_sm.get()), self.slots)?;
         if let Some(staircase) = &self.staircase {
             staircase.write(out)?;
         }
@@ -72,12 +73,12 @@ impl Report {
 
 impl Staircase {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "\nWaves at {} CTA(s) a request", self.ctas_per_request)?;
+        writeln!(out, "\nWaves at {} a request", ctas(self.ctas_per_request.get()))?;
         let mut table = Table::new(&["requests", "CTAs", "waves", "efficiency", "requests a wave"]);
         for Point { batch, grid, .. } in &self.points {
             let per_wave = format!("{:.1}", f64::from(*batch) / grid.waves as f64);
-            let (ctas, waves) = (grid.ctas.to_string(), grid.waves.to_string());
-            table.row([batch.to_string(), ctas, waves, percent(100.0 * grid.efficiency()), per_wave]);
+            let (grid_ctas, waves) = (grid.ctas.to_string(), grid.waves.to_string());
+            table.row([batch.to_string(), grid_ctas, waves, percent(100.0 * grid.efficiency()), per_wave]);
         }
         table.write(out)?;
         write_cliffs(&self.cliffs, out)
@@ -89,7 +90,7 @@ impl Splits {
         let SplitLaunch { tiles, head_blocks, costs: TileCosts { t0, t1, c }, .. } = self.launch;
         writeln!(
             out,
-            "\nSplits of a request of {tiles} tile(s) and {head_blocks} block(s) of heads; a CTA takes {} + {} a tile, combining \
+            "\nSplits of a request of {tiles} tiles, heads in {head_blocks} block(s); a CTA takes {} + {} a tile, combining \
              {} a split",
             short(t0),
             short(t1),
@@ -199,9 +200,9 @@ impl Explained {
         match &self.simplest {
             Some(simplest) => writeln!(
                 out,
-                "\nSimplest explanation: {} CTA(s) a request, the smallest fall above the noise of {noise_percent} %. Wave \
+                "\nSimplest explanation: {} a request, the smallest fall above the noise of {noise_percent} %. Wave \
                  counts explain; a profile at both batches proves.",
-                simplest.ctas_per_request
+                ctas(simplest.ctas_per_request)
             ),
             None => writeln!(out, "\nNo number of CTAs a request explains it by waves alone."),
         }
