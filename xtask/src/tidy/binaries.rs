@@ -15,7 +15,11 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         if FOLDERS.iter().any(|folder| path.starts_with(folder)) {
             total_bytes += bytes.len();
         } else if bytes.contains(&0) || std::str::from_utf8(bytes).is_err() {
-            findings.push(Finding::new(path, 1, "a binary file: these lie in fixtures/, models/ or the cubins' folder only"));
+            findings.push(Finding::new(
+                path,
+                1,
+                "a binary file: these lie in fixtures/, models/ or the cubins' folder only",
+            ));
         }
     }
     if total_bytes > LIMIT_MB * 1_000_000 {
