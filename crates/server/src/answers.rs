@@ -1,7 +1,7 @@
 //! All choices of one HTTP request, from the engine's tokens to pieces of text, as they come.
 
 use crate::choice::{Choice, Piece, TokenCounts};
-use crate::engine_thread::Ticket;
+use crate::engine_handle::Ticket;
 use crate::error::ApiError;
 use crate::mailbox::{Arrival, ChoiceEnd};
 use overshot_chat::FinishReason;

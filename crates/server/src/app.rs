@@ -1,7 +1,7 @@
 //! What every handler sees: the engine's handle, the model's texts, and the options of the server.
 
 use crate::body::{self, ReceivedBody};
-use crate::engine_thread::EngineHandle;
+use crate::engine_handle::EngineHandle;
 use crate::error::ApiError;
 use crate::limits::ServerLimits;
 use axum::body::Body;

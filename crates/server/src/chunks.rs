@@ -1,7 +1,7 @@
 //! The chunks of a stream, written straight into the buffer that goes to the socket: what is the same in every chunk
 //! of a response is written once, ahead. Each chunk is one server-sent event.
 
-use crate::choice::{Piece, TokenLogprob};
+use crate::choice::{LogprobsWanted, Piece, TokenLogprob};
 use crate::error::ApiError;
 use crate::fields::UsageChunk;
 use crate::wire::{ChatLogprobs, TextLogprobs, Usage};
@@ -32,7 +32,7 @@ pub struct ChunkWriter {
     head: Vec<u8>,
     usage: UsageChunk,
     tokenizer: Tokenizer,
-    wants_logprobs: bool,
+    logprobs: LogprobsWanted,
     /// Characters delivered by choice, for the offsets of text completions.
     offsets: Vec<usize>,
 }
@@ -45,7 +45,7 @@ impl ChunkWriter {
         model: &str,
         usage: UsageChunk,
         tokenizer: Tokenizer,
-        wants_logprobs: bool,
+        logprobs: LogprobsWanted,
         choices: usize,
     ) -> Self {
         let object = match format {
@@ -64,7 +64,7 @@ impl ChunkWriter {
         // The object goes on.
         head.pop();
         head.extend_from_slice(b",\"choices\":[");
-        ChunkWriter { format, head, usage, tokenizer, wants_logprobs, offsets: vec![0; choices] }
+        ChunkWriter { format, head, usage, tokenizer, logprobs, offsets: vec![0; choices] }
     }
 
     /// What a chat answer begins with.
@@ -142,7 +142,7 @@ impl ChunkWriter {
 
     fn put_logprobs(&mut self, choice: usize, logprobs: &[TokenLogprob], out: &mut BytesMut) {
         out.put_slice(b",\"logprobs\":");
-        if !self.wants_logprobs {
+        if self.logprobs == LogprobsWanted::No {
             return out.put_slice(b"null");
         }
         match self.format {

@@ -51,7 +51,7 @@ impl App {
         let choices = common.choices(count, self.limits())?;
         let options = self.choice_options(&mut common, logprobs)?;
         let sampling = self.sampling(&common, logprobs)?;
-        let mut job = Job::new(Format::Text, common.delivery(), logprobs.is_some());
+        let mut job = Job::new(Format::Text, common.delivery(), options.logprobs);
         for ids in self.prompts(fields.prompt)? {
             let most_new_tokens = common.most_new_tokens(ids.len(), self.model.context)?;
             job.prompt_tokens += ids.len();

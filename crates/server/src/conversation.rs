@@ -112,7 +112,7 @@ impl App {
         let conversation = self.conversation(body)?;
         let most_new_tokens = common.most_new_tokens(conversation.ids.len(), self.model.context)?;
 
-        let mut job = Job::new(Format::Chat, common.delivery(), logprobs.is_some());
+        let mut job = Job::new(Format::Chat, common.delivery(), options.logprobs);
         job.prompt_tokens = conversation.ids.len();
         for index in 0..choices {
             let parse =

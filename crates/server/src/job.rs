@@ -2,7 +2,7 @@
 
 use crate::answers::{Answers, Output, Progress};
 use crate::app::{App, fresh_id, now};
-use crate::choice::{Choice, ChoiceOptions, TokenLogprob};
+use crate::choice::{Choice, ChoiceOptions, LogprobsWanted, TokenLogprob};
 use crate::chunks::{ChunkWriter, Format};
 use crate::error::ApiError;
 use crate::fields::Delivery;
@@ -22,7 +22,7 @@ use std::future::poll_fn;
 pub struct Job {
     format: Format,
     delivery: Delivery,
-    wants_logprobs: bool,
+    logprobs: LogprobsWanted,
     /// Of all prompts, each counted once.
     pub prompt_tokens: usize,
     requests: Vec<Request>,
@@ -37,9 +37,9 @@ struct Collected {
 }
 
 impl Job {
-    pub fn new(format: Format, delivery: Delivery, wants_logprobs: bool) -> Self {
+    pub fn new(format: Format, delivery: Delivery, logprobs: LogprobsWanted) -> Self {
         let (requests, choices) = (Vec::new(), Vec::new());
-        Job { format, delivery, wants_logprobs, prompt_tokens: 0, requests, choices }
+        Job { format, delivery, logprobs, prompt_tokens: 0, requests, choices }
     }
 
     /// Adds the answer number `index` to a prompt. Answers to one prompt differ by their seeds alone.
@@ -73,7 +73,7 @@ impl Job {
         let id = fresh_id(self.format.id_prefix());
         match self.delivery {
             Delivery::Whole => {
-                let whole = Whole { id: &id, format: self.format, wants_logprobs: self.wants_logprobs };
+                let whole = Whole { id: &id, format: self.format, logprobs: self.logprobs };
                 whole.answer(answers, choices, self.prompt_tokens, app).await
             }
             Delivery::Stream { usage } => {
@@ -84,7 +84,7 @@ impl Job {
                     &app.model.name,
                     usage,
                     app.model.tokenizer.clone(),
-                    self.wants_logprobs,
+                    self.logprobs,
                     choices,
                 );
                 let stream = EventStream::new(answers, writer, self.prompt_tokens, choices);
@@ -102,7 +102,7 @@ impl Job {
 struct Whole<'a> {
     id: &'a str,
     format: Format,
-    wants_logprobs: bool,
+    logprobs: LogprobsWanted,
 }
 
 impl Whole<'_> {
@@ -135,8 +135,7 @@ impl Whole<'_> {
         let choice = |(index, collected): (usize, Collected)| ChatResponseChoice {
             index,
             finish_reason: collected.message.finish_reason.as_str(),
-            logprobs: self
-                .wants_logprobs
+            logprobs: (self.logprobs == LogprobsWanted::Yes)
                 .then(|| ChatLogprobs::new(&app.model.tokenizer, &collected.logprobs)),
             message: collected.message.into(),
         };
@@ -154,8 +153,7 @@ impl Whole<'_> {
         let choice = |(index, collected): (usize, Collected)| TextResponseChoice {
             index,
             finish_reason: collected.message.finish_reason.as_str(),
-            logprobs: self
-                .wants_logprobs
+            logprobs: (self.logprobs == LogprobsWanted::Yes)
                 .then(|| TextLogprobs::new(&app.model.tokenizer, &collected.logprobs, &mut 0)),
             text: collected.message.content,
         };

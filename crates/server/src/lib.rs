@@ -1,7 +1,7 @@
 //! The OpenAI-compatible HTTP server over one engine. It knows text and the network, and no tensor.
 //!
 //! Start with `routes.rs` for what there is. A chat request goes through `body.rs` (bytes to fields),
-//! `conversation.rs` (fields to a prompt and a [`job`]), `engine_thread.rs` (prompt to tokens, over a `mailbox.rs`),
+//! `conversation.rs` (fields to a prompt and a job), `engine_handle.rs` and `desk.rs` (prompt to tokens, over a `mailbox.rs`),
 //! `answers.rs` and `choice.rs` (tokens to pieces of text), and out by `stream.rs` and `chunks.rs`, or as a whole by
 //! `job.rs`. Every error becomes an envelope in `error.rs`; every bound stands in `limits.rs`.
 
@@ -12,7 +12,8 @@ mod choice;
 mod chunks;
 mod completions;
 mod conversation;
-mod engine_thread;
+mod desk;
+mod engine_handle;
 mod error;
 mod fields;
 mod job;
@@ -28,7 +29,7 @@ mod texts;
 mod wire;
 
 pub use app::{App, ServedModel, ServerOptions};
-pub use engine_thread::{EngineHandle, StepObserver};
+pub use engine_handle::{EngineHandle, StepObserver};
 pub use limits::ServerLimits;
 pub use routes::router;
 pub use serve::{ServeError, Shutdown, serve, serve_until_signal};

@@ -109,7 +109,12 @@ impl Metrics {
             out.sample("overshot_http_responses_total", &[("route", route), ("status", &status)], *count);
         }
         for (name, kind, help, value) in [
-            ("overshot_prompt_tokens_total", "counter", "Tokens of admitted prompts", &self.prompt_tokens),
+            (
+                "overshot_prompt_tokens_total",
+                "counter",
+                "Prompt tokens computed, again after a preemption",
+                &self.prompt_tokens,
+            ),
             ("overshot_generated_tokens_total", "counter", "Tokens drawn", &self.generated_tokens),
             (
                 "overshot_preemptions_total",

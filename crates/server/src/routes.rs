@@ -1,7 +1,7 @@
 //! Which path does what. Every route says which method it takes, answers others with an envelope, and is counted.
 
 use crate::app::App;
-use crate::engine_thread::Pulse;
+use crate::engine_handle::Pulse;
 use crate::error::ApiError;
 use crate::job::json_response;
 use axum::Router;
