@@ -140,7 +140,8 @@ impl ByteTokens {
     }
 }
 
-#[cfg(all(test, feature = "embedded-model"))]
+#[cfg(test)]
+#[cfg(feature = "embedded-model")]
 mod tests {
     use super::*;
     use crate::embedded::embedded_model;
