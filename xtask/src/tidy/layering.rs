@@ -5,12 +5,13 @@ use super::Finding;
 use super::tree::Tree;
 
 /// A crate's folder and the crates of this workspace that it may name. An absent folder has no rule.
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 11] = [
     ("model", &[]),
     ("chat", &[]),
     ("kv", &[]),
     ("backend", &["kv", "model"]),
     ("backend-cpu", &["backend", "kv", "model"]),
+    ("backend-cuda", &["backend", "kv", "model", "gpu-model"]),
     ("engine", &["backend", "kv", "model"]),
     ("lab", &[]),
     ("gpu-model", &[]),

@@ -1,0 +1,79 @@
+//! `gpu-check run`: every decode kernel against float64, then timed. `gpu-check build FOLDER ARCHITECTURE...`: cubins
+//! for a machine that has a GPU but no compiler; needs NVRTC, no GPU.
+
+use overshot_backend_cuda::cubins::Source;
+use overshot_backend_cuda::cuda::Compiler;
+use overshot_backend_cuda::selftest::{self, Options};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE...
+       gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.split_first() {
+        Some((command, rest)) if command == "build" => build(rest),
+        Some((command, rest)) if command == "run" => run(rest),
+        _ => Err(USAGE.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn build(arguments: &[String]) -> Outcome {
+    let (folder, architectures) = arguments.split_first().ok_or(USAGE)?;
+    let folder = PathBuf::from(folder);
+    std::fs::create_dir_all(&folder)?;
+    let compiler = Compiler::open()?;
+    for source in selftest::sources() {
+        for architecture in architectures {
+            let Source { name, text, headers, .. } = &source;
+            let compiled = compiler.compile(name, text, headers, architecture, &source.options())?;
+            std::fs::write(folder.join(format!("{name}.{architecture}.cubin")), &compiled.cubin)?;
+            let report = compiled.log.lines().filter(|line| line.contains("Used ") || line.contains("spill"));
+            println!(
+                "{name} {architecture}:{}",
+                report.map(|line| line.replace("ptxas", "").replace("info    :", "")).collect::<String>()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn run(arguments: &[String]) -> Outcome {
+    let mut options = Options {
+        cubins: None,
+        seed: fastrand::u64(..),
+        only: vec![],
+        rounds: 15,
+        repeats: 20,
+        pool_entries: 1 << 18,
+        splits: 0,
+    };
+    let mut out: Box<dyn std::io::Write> = Box::new(std::io::stdout());
+    let mut rest = arguments.iter();
+    while let Some(flag) = rest.next() {
+        let value = rest.next().ok_or_else(|| format!("{flag} needs a value\n{USAGE}"))?;
+        match flag.as_str() {
+            "--cubins" => options.cubins = Some(value.into()),
+            "--out" => out = Box::new(std::fs::File::create(value)?),
+            "--seed" => options.seed = value.parse()?,
+            "--rounds" => options.rounds = value.parse()?,
+            "--pool-entries" => options.pool_entries = value.parse()?,
+            "--splits" => options.splits = value.parse()?,
+            "--repeats" => options.repeats = value.parse()?,
+            "--only" => options.only.push(value.clone()),
+            _ => return Err(format!("unknown flag {flag}\n{USAGE}").into()),
+        }
+    }
+    eprintln!("seed {}", options.seed);
+    Ok(selftest::run(&options, &mut *out)?)
+}

@@ -1,0 +1,97 @@
+//! Cubins, compiled once: from the cache folder if they are there, from NVRTC otherwise.
+//!
+//! A cubin depends on its source, the headers, the options, the architecture and the compiler, and its file is named
+//! after all of them: nothing in the folder is ever stale, and the folder may be deleted at any time.
+
+use crate::cuda::{Compiled, Compiler, CudaError, Header};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// One compilation, fully described.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub name: String,
+    pub text: &'static str,
+    pub headers: &'static [Header],
+    /// `-D` definitions, in order.
+    pub definitions: Vec<(&'static str, u32)>,
+}
+
+/// A folder of compiled kernels and the compiler that fills it.
+#[derive(Clone, Debug)]
+pub struct Cubins {
+    pub compiler: Compiler,
+    pub folder: Option<PathBuf>,
+}
+
+impl Source {
+    pub fn options(&self) -> Vec<String> {
+        let mut options = vec!["--std=c++17".into(), "--ptxas-options=-v".into(), "-lineinfo".into()];
+        options.extend(self.definitions.iter().map(|(name, value)| format!("-D{name}={value}")));
+        options
+    }
+
+    fn key(&self, architecture: &str, version: (i32, i32)) -> String {
+        let mut hash = Sha256::new();
+        let mut feed = |part: &str| {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        };
+        feed(self.text);
+        for header in self.headers {
+            feed(header.name);
+            feed(header.text);
+        }
+        self.options().iter().for_each(|option| feed(option));
+        feed(architecture);
+        feed(&format!("{}.{}", version.0, version.1));
+        hash.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl Cubins {
+    /// The cubin of `source`. A folder that cannot be written costs the next run a compilation, nothing else.
+    pub fn get(&self, source: &Source, architecture: &str) -> Result<Vec<u8>, CudaError> {
+        let Some(folder) = &self.folder else { return Ok(self.compile(source, architecture)?.cubin) };
+        let key = source.key(architecture, self.compiler.version);
+        let path = folder.join(format!("{}.{architecture}.{key}.cubin", source.name));
+        if let Ok(cubin) = std::fs::read(&path) {
+            return Ok(cubin);
+        }
+        let compiled = self.compile(source, architecture)?;
+        let _ = write_whole(&path, &compiled.cubin);
+        Ok(compiled.cubin)
+    }
+
+    pub fn compile(&self, source: &Source, architecture: &str) -> Result<Compiled, CudaError> {
+        self.compiler.compile(&source.name, source.text, source.headers, architecture, &source.options())
+    }
+}
+
+/// Under another name first: a process that ends half-way must not leave half a cubin.
+fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    std::fs::write(&partial, bytes)?;
+    std::fs::rename(&partial, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_depends_on_everything_that_makes_a_cubin() {
+        let source = Source { name: "k".into(), text: "a", headers: &[], definitions: vec![("N", 1)] };
+        let key = source.key("sm_90a", (13, 0));
+        assert_eq!(key, source.clone().key("sm_90a", (13, 0)));
+        assert_ne!(key, source.key("sm_120a", (13, 0)));
+        assert_ne!(key, source.key("sm_90a", (13, 1)));
+        assert_ne!(key, Source { text: "b", ..source.clone() }.key("sm_90a", (13, 0)));
+        assert_ne!(key, Source { definitions: vec![("N", 2)], ..source.clone() }.key("sm_90a", (13, 0)));
+        let headers: &[Header] = &[Header { name: "h", text: "x" }];
+        assert_ne!(key, Source { headers, ..source.clone() }.key("sm_90a", (13, 0)));
+    }
+}

@@ -1,0 +1,121 @@
+//! One GPU: whether there is any, and what it says of itself.
+#![allow(unsafe_code)]
+
+use super::{CudaError, check};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use serde::Serialize;
+
+/// CUDA 13.0, the toolkit whose cubins are loaded and whose functions are called.
+const DRIVER_VERSION_MIN: i32 = 13_000;
+
+/// A device's primary context. Cheap to clone; the context lives until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+}
+
+/// What a device reports, in its own units.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceFacts {
+    pub name: String,
+    pub driver_cuda_version: i32,
+    /// 90 for compute capability 9.0.
+    pub sm: u32,
+    pub multiprocessors: u32,
+    pub memory_bytes: usize,
+    pub l2_bytes: usize,
+    pub shared_bytes_per_sm: u32,
+    pub shared_bytes_per_cta: u32,
+    pub registers_per_sm: u32,
+    pub threads_per_sm: u32,
+    pub clock_khz: u32,
+    pub memory_clock_khz: u32,
+    pub memory_bus_bits: u32,
+}
+
+impl Device {
+    /// The device of this number. No driver, an old driver and no device are errors with a sentence, never a panic.
+    pub fn open(ordinal: i32) -> Result<Self, CudaError> {
+        // SAFETY: opens the driver library and closes it again; its constructors are the vendor's.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(CudaError::NoDriver);
+        }
+        let mut version = 0;
+        let mut device = 0;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the library is there; every pointer is to a live local of the type the call writes.
+        unsafe {
+            check("cuInit", sys::cuInit(0))
+                .map_err(|error| CudaError::NoDevice { reason: error.to_string() })?;
+            check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+            if version < DRIVER_VERSION_MIN {
+                return Err(CudaError::OldDriver { version });
+            }
+            check("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal))
+                .map_err(|error| CudaError::NoDevice { reason: error.to_string() })?;
+            check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
+        }
+        let device = Device { device, context };
+        device.make_current()?;
+        Ok(device)
+    }
+
+    /// Contexts belong to threads: a thread that did not open the device calls this first.
+    pub fn make_current(&self) -> Result<(), CudaError> {
+        // SAFETY: the context was retained by `open` and is never released.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
+    pub fn facts(&self) -> Result<DeviceFacts, CudaError> {
+        let mut name = [0u8; 256];
+        let mut memory_bytes = 0;
+        let mut driver_cuda_version = 0;
+        // SAFETY: the name buffer is as long as said, the others are live locals of the right type.
+        unsafe {
+            check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr().cast(), 255, self.device))?;
+            check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut memory_bytes, self.device))?;
+            check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut driver_cuda_version))?;
+        }
+        let number = |attribute| self.attribute(attribute);
+        let name: Vec<u8> = name.into_iter().take_while(|byte| *byte != 0).collect();
+        Ok(DeviceFacts {
+            name: String::from_utf8_lossy(&name).into_owned(),
+            driver_cuda_version,
+            sm: number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
+                + number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            memory_bytes,
+            l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
+            shared_bytes_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+            shared_bytes_per_cta: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            registers_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+            threads_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+            clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            memory_clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            memory_bus_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        })
+    }
+
+    fn attribute(&self, attribute: Attribute) -> Result<u32, CudaError> {
+        let mut value = 0;
+        // SAFETY: `value` is a live local.
+        check("cuDeviceGetAttribute", unsafe {
+            sys::cuDeviceGetAttribute(&mut value, attribute, self.device)
+        })?;
+        Ok(value.max(0) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_gpu_is_told_so_in_a_sentence() {
+        match Device::open(0) {
+            Ok(device) => assert!(device.facts().unwrap().multiprocessors > 0),
+            Err(error) => assert!(error.to_string().contains("GPU") || error.to_string().contains("driver")),
+        }
+    }
+}

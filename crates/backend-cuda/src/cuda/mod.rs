@@ -1,0 +1,48 @@
+//! CUDA as this crate needs it, behind types that cannot be misused; only [`Kernel::launch`] stays unsafe, as nothing
+//! can check what a kernel does with an address.
+//!
+//! Nothing here is linked: the driver and NVRTC are opened when asked for, and their absence is a value.
+
+mod device;
+mod memory;
+mod module;
+mod nvrtc;
+mod stream;
+
+pub use device::{Device, DeviceFacts};
+pub use memory::{Buffer, DeviceAddress, Plain};
+pub use module::{Grid, Kernel, KernelFacts};
+pub use nvrtc::{Compiled, Compiler, Header};
+pub use stream::{Event, Graph, Stream};
+
+use cudarc::driver::sys::CUresult;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CudaError {
+    #[error("no GPU: the CUDA driver library (libcuda.so.1) is not on this machine")]
+    NoDriver,
+    #[error("no GPU: the CUDA driver knows no device ({reason})")]
+    NoDevice { reason: String },
+    #[error("the CUDA driver is too old: it speaks CUDA {}.{}, cubins here need 13.0 (driver 580 or newer)", .version / 1000, .version % 1000 / 10)]
+    OldDriver { version: i32 },
+    #[error("{call} failed: {reason}")]
+    Call { call: &'static str, reason: String },
+    #[error("a copy of {given} values does not fit a buffer of {room}")]
+    Size { given: usize, room: usize },
+    #[error(
+        "no NVRTC: put libnvrtc.so.13 on the library path, or name it in OVERSHOT_NVRTC (pip package nvidia-cuda-nvrtc)"
+    )]
+    NoCompiler,
+    #[error("NVRTC refused {name} for {architecture}:\n{log}")]
+    Compile { name: String, architecture: String, log: String },
+    #[error("{what} holds a zero byte and cannot be handed to C")]
+    ZeroByte { what: String },
+}
+
+/// Turns a driver's answer into an error that names the call.
+fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    Err(CudaError::Call { call, reason: format!("{result:?}") })
+}

@@ -1,0 +1,114 @@
+//! A kernel of a cubin: its facts as the driver sees them, and its launch.
+#![allow(unsafe_code)]
+
+use super::{CudaError, Device, Stream, check};
+use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
+use serde::Serialize;
+use std::ffi::CString;
+
+/// Stays loaded until the process ends: kernels are few and live as long as the backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    device: Device,
+    function: sys::CUfunction,
+    threads: u32,
+    shared_bytes: u32,
+}
+
+/// What the driver says of a loaded kernel, to hold against our own reading of the cubin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct KernelFacts {
+    pub registers_per_thread: u32,
+    pub local_bytes_per_thread: u32,
+    pub static_shared_bytes: u32,
+    pub ctas_per_sm: u32,
+}
+
+/// Blocks in x, y, z.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid(pub u32, pub u32, pub u32);
+
+impl Kernel {
+    /// Loads `name` from a cubin, to be launched with that many threads and bytes of dynamic shared memory.
+    pub fn load(
+        device: Device,
+        cubin: &[u8],
+        name: &str,
+        threads: u32,
+        shared_bytes: u32,
+    ) -> Result<Self, CudaError> {
+        device.make_current()?;
+        let c_name = CString::new(name).map_err(|_| CudaError::ZeroByte { what: name.into() })?;
+        let mut module = std::ptr::null_mut();
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the driver checks the image and copies it; all pointers are to live locals.
+        unsafe {
+            check("cuModuleLoadData", sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()))?;
+            check("cuModuleGetFunction", sys::cuModuleGetFunction(&mut function, module, c_name.as_ptr()))?;
+            let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            check(
+                "cuFuncSetAttribute(shared memory)",
+                sys::cuFuncSetAttribute(function, attribute, shared_bytes as i32),
+            )?;
+        }
+        Ok(Kernel { device, function, threads, shared_bytes })
+    }
+
+    pub fn facts(&self) -> Result<KernelFacts, CudaError> {
+        let number = |attribute| {
+            let mut value = 0;
+            // SAFETY: `value` is a live local and the function is loaded.
+            check("cuFuncGetAttribute", unsafe {
+                sys::cuFuncGetAttribute(&mut value, attribute, self.function)
+            })?;
+            Ok::<u32, CudaError>(value.max(0) as u32)
+        };
+        let mut blocks = 0;
+        // SAFETY: as above.
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                self.function,
+                self.threads as i32,
+                self.shared_bytes as usize,
+            )
+        })?;
+        Ok(KernelFacts {
+            registers_per_thread: number(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            local_bytes_per_thread: number(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+            static_shared_bytes: number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+            ctas_per_sm: blocks.max(0) as u32,
+        })
+    }
+
+    /// Launches with one by-value parameter, the kernel's argument struct.
+    ///
+    /// # Safety
+    /// `Arguments` is laid out as the kernel declares it, and the addresses inside are live, large enough, and not
+    /// written by anybody else, until the stream has run the launch (a captured one: whenever it is replayed).
+    pub unsafe fn launch<Arguments: Copy>(
+        &self,
+        stream: &Stream,
+        grid: Grid,
+        arguments: &Arguments,
+    ) -> Result<(), CudaError> {
+        self.device.make_current()?;
+        let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast()];
+        // SAFETY: the driver copies the parameter during the call; what it points to is the caller's word, above.
+        check("cuLaunchKernel", unsafe {
+            sys::cuLaunchKernel(
+                self.function,
+                grid.0,
+                grid.1,
+                grid.2,
+                self.threads,
+                1,
+                1,
+                self.shared_bytes,
+                stream.raw(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! How many blocks share a row: pure arithmetic on shapes, so that a captured launch does not depend on lengths.
+
+/// What a plan depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    pub rows: u32,
+    pub head_blocks: u32,
+    /// Tiles of the longest row, both lists.
+    pub tiles: u32,
+    pub multiprocessors: u32,
+    pub blocks_per_multiprocessor: u32,
+    pub splits_max: u32,
+}
+
+/// What a block costs, in units of one tile of a block that has a multiprocessor to itself. Fitted to a sweep of split
+/// counts on an H200 (60 shapes, 7 counts each): the plan is on average 0.8 % slower than the best count, at most 13 %.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// Starting and ending.
+    pub fixed: f64,
+    /// How much longer a tile takes when a multiprocessor is full of blocks, and the same for starting and ending.
+    pub crowded_tile: f64,
+    pub crowded_fixed: f64,
+    /// Each part that is written and added up.
+    pub merge_each: f64,
+}
+
+impl Costs {
+    pub const H200: Costs = Costs { fixed: 1.5, crowded_tile: 1.5, crowded_fixed: 1.8, merge_each: 0.1 };
+
+    fn of(&self, load: Load, splits: u32, tiles_each: u32) -> f64 {
+        let blocks = load.rows * load.head_blocks * splits;
+        let places = load.multiprocessors.max(1) * load.blocks_per_multiprocessor.max(1);
+        let time = if blocks <= load.multiprocessors || load.blocks_per_multiprocessor <= 1 {
+            f64::from(blocks.div_ceil(places)) * (f64::from(tiles_each) + self.fixed)
+        } else {
+            let block = f64::from(tiles_each) * self.crowded_tile + self.fixed * self.crowded_fixed;
+            f64::from(blocks.div_ceil(places)) * block
+        };
+        time + if splits > 1 { self.merge_each * f64::from(splits) } else { 0.0 }
+    }
+}
+
+/// Split counts of a row that differ in anything: `tiles` dealt in runs of equal length.
+fn choices(tiles: u32) -> impl Iterator<Item = (u32, u32)> {
+    (1..=tiles.max(1)).filter_map(move |splits| {
+        let each = tiles.max(1).div_ceil(splits);
+        (tiles.max(1).div_ceil(each) == splits).then_some((splits, each))
+    })
+}
+
+/// The number of blocks a row that should end first.
+pub fn splits(load: Load, costs: Costs) -> u32 {
+    let mut best = (f64::INFINITY, 1);
+    for (splits, each) in choices(load.tiles).take_while(|(splits, _)| *splits <= load.splits_max.max(1)) {
+        let cost = costs.of(load, splits, each);
+        if cost < best.0 - 1e-9 {
+            best = (cost, splits);
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Load = Load {
+        rows: 1,
+        head_blocks: 1,
+        tiles: 10,
+        multiprocessors: 132,
+        blocks_per_multiprocessor: 2,
+        splits_max: 64,
+    };
+
+    #[test]
+    fn few_rows_are_split_and_many_are_not() {
+        let of = |rows| splits(Load { rows, ..H200 }, Costs::H200);
+        assert_eq!([1, 8, 32, 64, 80, 128, 256].map(of), [10, 10, 4, 2, 3, 2, 1]);
+        assert_eq!(splits(Load { tiles: 0, ..H200 }, Costs::H200), 1);
+        assert_eq!(splits(Load { splits_max: 1, ..H200 }, Costs::H200), 1);
+    }
+
+    #[test]
+    fn a_split_is_never_longer_than_the_row() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..2000 {
+            let load = Load {
+                rows: random.u32(1..400),
+                head_blocks: random.u32(1..9),
+                tiles: random.u32(0..300),
+                multiprocessors: random.u32(1..200),
+                blocks_per_multiprocessor: random.u32(1..5),
+                ..H200
+            };
+            let splits = splits(load, Costs::H200);
+            assert!((1..=load.tiles.max(1)).contains(&splits), "{load:?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A case on the device: buffers, and the arguments of a launch over one of its index sets.
+
+use super::inputs::{Case, HEAD_DIMS, Inputs};
+use super::reference::SOFTMAX_SCALE;
+use crate::cuda::{Buffer, CudaError, Device};
+use crate::decode::plan::{self, Load};
+use crate::decode::{Args, DecodeKernel, Pool};
+
+const LOG2_E: f64 = std::f64::consts::LOG2_E;
+
+pub struct DevicePools {
+    pub data: [Buffer<u8>; 2],
+}
+
+pub struct DeviceCase {
+    case: Case,
+    q: Buffer<u16>,
+    sink: Buffer<f32>,
+    /// One pair of index lists a set.
+    index: Vec<[Buffer<i32>; 2]>,
+    length: [Buffer<i32>; 2],
+    pub out: Buffer<u16>,
+    partial: Buffer<f32>,
+    partial_log: Buffer<f32>,
+    arrivals: Buffer<i32>,
+}
+
+impl DevicePools {
+    pub fn new(device: Device, inputs: &Inputs) -> Result<Self, CudaError> {
+        let [window, extra] = &inputs.pools;
+        Ok(DevicePools { data: [Buffer::of(device, &window.bytes)?, Buffer::of(device, &extra.bytes)?] })
+    }
+}
+
+impl DeviceCase {
+    /// `parts` is the largest rows x splits that any launch will use.
+    pub fn new(
+        device: Device,
+        case: &Case,
+        inputs: &Inputs,
+        more_sets: &[[Vec<i32>; 2]],
+        parts: usize,
+    ) -> Result<Self, CudaError> {
+        let numbers = case.rows * case.heads * HEAD_DIMS;
+        let upload = |lists: &[Vec<i32>; 2]| {
+            Ok::<_, CudaError>([Buffer::of(device, &lists[0])?, Buffer::of(device, &lists[1])?])
+        };
+        let mut index = vec![upload(&inputs.index)?];
+        for set in more_sets {
+            index.push(upload(set)?);
+        }
+        Ok(DeviceCase {
+            case: case.clone(),
+            q: Buffer::of(device, &inputs.q)?,
+            sink: Buffer::of(device, &inputs.sink)?,
+            index,
+            length: upload(&inputs.length)?,
+            out: Buffer::zeroed(device, numbers)?,
+            partial: Buffer::zeroed(device, parts * case.heads * HEAD_DIMS)?,
+            partial_log: Buffer::zeroed(device, parts * case.heads)?,
+            arrivals: Buffer::zeroed(device, case.rows * case.heads)?,
+        })
+    }
+
+    pub fn sets(&self) -> usize {
+        self.index.len()
+    }
+
+    pub fn poison(&mut self) -> Result<(), CudaError> {
+        self.out.fill_bytes(0xff)?;
+        self.partial.fill_bytes(0xff)?;
+        self.partial_log.fill_bytes(0xff)
+    }
+
+    pub fn args(&self, pools: &DevicePools, set: usize, splits: u32) -> Args {
+        let row = (self.case.heads * HEAD_DIMS) as i64;
+        let pool = |list: usize| {
+            let shape = [self.case.window, self.case.extra][list];
+            Pool {
+                data: pools.data[list].address(),
+                index: self.index[set][list].address(),
+                length: self.length[list].address(),
+                page_bytes: (overshot_model::quant::PackedPage { entries: shape.page_entries }).bytes()
+                    as i64,
+                page_entries: shape.page_entries as i32,
+                entries: shape.entries as i32,
+                index_stride: shape.capacity as i32,
+                capacity: shape.capacity as i32,
+            }
+        };
+        Args {
+            q: self.q.address(),
+            out: self.out.address(),
+            sink: self.sink.address(),
+            partial: self.partial.address(),
+            partial_log: self.partial_log.address(),
+            arrivals: self.arrivals.address(),
+            window: pool(0),
+            extra: pool(1),
+            q_stride: row,
+            out_stride: row,
+            rows: self.case.rows as i32,
+            heads: self.case.heads as i32,
+            splits: splits as i32,
+            scale_log2: (SOFTMAX_SCALE * LOG2_E) as f32,
+        }
+    }
+}
+
+/// The split count that `plan` chooses for a case.
+pub fn planned_splits(case: &Case, kernel: &DecodeKernel, multiprocessors: u32) -> u32 {
+    let variant = &kernel.variant;
+    let tiles =
+        [case.window, case.extra].map(|list| (list.capacity as u32).div_ceil(variant.tile)).iter().sum();
+    let load = Load {
+        rows: case.rows as u32,
+        head_blocks: (case.heads as u32).div_ceil(variant.heads_per_block),
+        tiles,
+        multiprocessors,
+        blocks_per_multiprocessor: kernel.facts.ctas_per_sm,
+        splits_max: variant.splits_max,
+    };
+    plan::splits(load, variant.costs)
+}

@@ -1,0 +1,27 @@
+//! Checks every variant against a float64 reference on the host, then times them side by side.
+//!
+//! Inputs are fresh random numbers each run (the seed is printed), outputs are poisoned with NaN before each launch, and
+//! nothing is timed that was not right. Times are of replayed graphs over several index sets, so that the working set
+//! passes the L2 cache; variants take turns, so that a drift of the clock hits all of them alike.
+
+mod device_case;
+mod inputs;
+mod reference;
+mod run;
+mod timing;
+
+pub use inputs::{Case, Exponents, Lengths, ListShape};
+pub use run::{Options, SelftestError, run};
+
+use crate::cubins::Source;
+use crate::decode::Variant;
+
+/// Everything that a run loads.
+pub fn sources() -> Vec<Source> {
+    Variant::all()
+        .iter()
+        .chain(&Variant::ablations())
+        .map(Variant::source)
+        .chain([timing::ceiling_source()])
+        .collect()
+}

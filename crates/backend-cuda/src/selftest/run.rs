@@ -1,0 +1,262 @@
+//! The whole self-test: device, ceiling, variants, checks, times. One JSON object a line, each with a `kind`.
+
+use super::device_case::{DeviceCase, DevicePools, planned_splits};
+use super::inputs::{Case, Exponents, Lengths, ListShape};
+use super::reference::{Distance, distance, reference};
+use super::timing;
+use crate::cubins::Cubins;
+use crate::cuda::{Compiler, CudaError, Device, DeviceFacts, Stream};
+use crate::decode::{DecodeKernel, LaunchError, Variant};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Errors against float64: answers are rounded to bf16 once, which alone is 1.1e-3 on average.
+const OVERALL_LIMIT: f64 = 2e-3;
+const WORST_HEAD_LIMIT: f64 = 4e-3;
+/// Rows whose reference is computed; all rows are looked at for NaN.
+const ROWS_COMPARED: usize = 16;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SelftestError {
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("the report cannot be written: {0}")]
+    Report(#[from] std::io::Error),
+    #[error(
+        "{failed} of {checked} checks failed: see the lines with \"kind\":\"check\" and \"passed\":false"
+    )]
+    Wrong { failed: usize, checked: usize },
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Cubins made by `gpu-check build`; without it NVRTC is needed on this machine.
+    pub cubins: Option<PathBuf>,
+    pub seed: u64,
+    /// Only variants whose name contains one of these; all when empty.
+    pub only: Vec<String>,
+    /// Timing rounds of each shape; 0 leaves timing out.
+    pub rounds: usize,
+    /// Entries of the compressed pool while timing; the window's has half as many.
+    pub pool_entries: usize,
+    /// Blocks a row while timing, instead of the planned number; 0 leaves the plan.
+    pub splits: u32,
+    /// Launches of each checked case, all of which must give the same bits; 0 leaves checks out, for ablations.
+    pub repeats: usize,
+}
+
+/// Runs everything and writes a line to `report` for each fact.
+pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestError> {
+    let device = Device::open(0)?;
+    let facts = device.facts()?;
+    line(report, "device", &facts)?;
+    let bench = Bench { device, stream: Stream::new(device)?, multiprocessors: facts.multiprocessors };
+    let read_gbs =
+        timing::read_bandwidth(&bench, &cubin(options, &timing::ceiling_source(), &facts)?, &facts)?;
+    line(report, "ceiling", &serde_json::json!({ "read_gbs": read_gbs }))?;
+    let mut kernels = Vec::new();
+    let ablations = if options.repeats == 0 { Variant::ablations() } else { Vec::new() };
+    for variant in Variant::all().into_iter().chain(ablations) {
+        if !options.only.is_empty() && !options.only.iter().any(|part| variant.name.contains(part)) {
+            continue;
+        }
+        let kernel = DecodeKernel::load(device, &variant, &cubin(options, &variant.source(), &facts)?)?;
+        let facts = serde_json::json!({
+            "variant": variant.name, "threads": variant.threads, "shared_bytes": variant.shared_bytes,
+            "driver": kernel.facts,
+        });
+        line(report, "kernel", &facts)?;
+        kernels.push(kernel);
+    }
+    let (checked, wrong) =
+        if options.repeats == 0 { (0, vec![]) } else { check_all(&bench, &kernels, options, report)? };
+    kernels.retain(|kernel| !wrong.contains(&kernel.variant.name));
+    if options.rounds > 0 {
+        timing::time_all(&bench, &kernels, options, read_gbs, report)?;
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(SelftestError::Wrong { failed: wrong.len(), checked }) }
+}
+
+pub struct Bench {
+    pub device: Device,
+    pub stream: Stream,
+    pub multiprocessors: u32,
+}
+
+/// The architecture name that a device's cubins are built for.
+fn architecture(facts: &DeviceFacts) -> String {
+    format!("sm_{}a", facts.sm)
+}
+
+fn cubin(
+    options: &Options,
+    source: &crate::cubins::Source,
+    facts: &DeviceFacts,
+) -> Result<Vec<u8>, SelftestError> {
+    let architecture = architecture(facts);
+    match &options.cubins {
+        Some(folder) => {
+            let path = folder.join(format!("{}.{architecture}.cubin", source.name));
+            std::fs::read(&path).map_err(|source| SelftestError::File { path, source })
+        }
+        None => {
+            let cubins = Cubins {
+                compiler: Compiler::open()?,
+                folder: Some(std::env::temp_dir().join("overshot-cubins")),
+            };
+            Ok(cubins.get(source, &architecture)?)
+        }
+    }
+}
+
+pub fn line<T: Serialize>(report: &mut dyn Write, kind: &str, value: &T) -> Result<(), SelftestError> {
+    let mut object = serde_json::to_value(value).map_err(std::io::Error::from)?;
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert("kind".into(), kind.into());
+    }
+    writeln!(report, "{object}")?;
+    Ok(report.flush()?)
+}
+
+#[derive(Serialize)]
+struct Check<'a> {
+    variant: &'a str,
+    case: &'a str,
+    splits: u32,
+    seed: u64,
+    distance: Distance,
+    /// Launches of the same inputs whose bits differ from the first's.
+    unstable: usize,
+    passed: bool,
+}
+
+/// The number of checks, and the names of variants that failed any, one entry a failure.
+fn check_all(
+    bench: &Bench,
+    kernels: &[DecodeKernel],
+    options: &Options,
+    report: &mut dyn Write,
+) -> Result<(usize, Vec<String>), SelftestError> {
+    let seed = options.seed;
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for (number, case) in cases(seed).into_iter().enumerate() {
+        let mut random = fastrand::Rng::with_seed(seed + number as u64);
+        let inputs = case.inputs(&mut random);
+        let rows: Vec<usize> = if case.rows <= ROWS_COMPARED {
+            (0..case.rows).collect()
+        } else {
+            (0..ROWS_COMPARED).map(|_| random.usize(0..case.rows)).chain([case.rows / 2]).collect()
+        };
+        let exact = reference(&case, &inputs, &rows);
+        let pools = DevicePools::new(bench.device, &inputs)?;
+        let mut on_device = DeviceCase::new(bench.device, &case, &inputs, &[], case.rows * 8)?;
+        for kernel in kernels {
+            let most = kernel.variant.splits_max.min(8);
+            let mut choices =
+                vec![1, planned_splits(&case, kernel, bench.multiprocessors).min(most), 3.min(most), most];
+            choices.sort_unstable();
+            choices.dedup();
+            for splits in choices {
+                let args = on_device.args(&pools, 0, splits);
+                let mut first: Option<Vec<u16>> = None;
+                let mut unstable = 0;
+                for _ in 0..options.repeats {
+                    on_device.poison()?;
+                    timing::launch(bench, kernel, &args)?;
+                    bench.stream.synchronize()?;
+                    let answer = on_device.out.copy_out()?;
+                    match &first {
+                        None => first = Some(answer),
+                        Some(first) if *first != answer => unstable += 1,
+                        Some(_) => {}
+                    }
+                }
+                let distance = distance(&case, &first.unwrap_or_default(), &exact, &rows);
+                let passed = distance.overall <= OVERALL_LIMIT
+                    && distance.worst_head <= WORST_HEAD_LIMIT
+                    && distance.not_finite == 0
+                    && unstable == 0;
+                let (variant, name) = (kernel.variant.name.as_str(), case.name.as_str());
+                line(
+                    report,
+                    "check",
+                    &Check { variant, case: name, splits, seed: case.seed, distance, unstable, passed },
+                )?;
+                checked += 1;
+                if !passed {
+                    wrong.push(kernel.variant.name.clone());
+                }
+            }
+        }
+    }
+    Ok((checked, wrong))
+}
+
+/// Small enough for the float64 reference, and every corner that the kernels promise to take.
+fn cases(seed: u64) -> Vec<Case> {
+    let window = ListShape { capacity: 128, page_entries: 256, entries: 4096 };
+    let extra = ListShape { capacity: 512, page_entries: 64, entries: 16_384 };
+    let none = ListShape { capacity: 0, page_entries: 64, entries: 64 };
+    let base = Case {
+        name: "plain".into(),
+        rows: 5,
+        heads: 16,
+        window,
+        extra,
+        lengths: Lengths::Full,
+        exponents: Exponents::Natural,
+        q_scale: 1.0,
+        masked_one_in: 0,
+        sinks_off: 0,
+        seed,
+    };
+    let named = |name: &str, case: Case| Case { name: name.into(), ..case };
+    let b = || base.clone();
+    vec![
+        b(),
+        named("window only", Case { extra: none, ..b() }),
+        named("compressed only", Case { window: none, ..b() }),
+        named("one row", Case { rows: 1, ..b() }),
+        named("4x queries", Case { q_scale: 4.0, ..b() }),
+        named("tiny queries", Case { q_scale: 1e-12, ..b() }),
+        named("huge queries", Case { q_scale: 1e6, ..b() }),
+        named(
+            "masked, uneven",
+            Case { rows: 19, lengths: Lengths::Uneven, masked_one_in: 3, sinks_off: 5, ..b() },
+        ),
+        named("one long row", Case { rows: 9, lengths: Lengths::OneLong, sinks_off: 16, ..b() }),
+        named("empty rows", Case { lengths: Lengths::Zero, sinks_off: 8, ..b() }),
+        named("everything masked", Case { masked_one_in: 1, sinks_off: 8, ..b() }),
+        named("small entries", Case { exponents: Exponents::Moved(-60), ..b() }),
+        named("large entries", Case { exponents: Exponents::Moved(40), ..b() }),
+        named("wild exponents", Case { exponents: Exponents::Wild, rows: 7, ..b() }),
+        named("1 head", Case { heads: 1, ..b() }),
+        named("8 heads", Case { heads: 8, ..b() }),
+        named("24 heads", Case { heads: 24, masked_one_in: 9, ..b() }),
+        named("32 heads", Case { heads: 32, lengths: Lengths::Uneven, ..b() }),
+        named("64 heads", Case { heads: 64, ..b() }),
+        named("128 heads", Case { heads: 128, rows: 3, ..b() }),
+        named("page of 2", Case { extra: ListShape { capacity: 64, page_entries: 2, entries: 5000 }, ..b() }),
+        named("top-k 1152", Case { extra: ListShape { capacity: 1152, ..extra }, rows: 3, ..b() }),
+        named(
+            "8192 entries",
+            Case { extra: ListShape { capacity: 8192, page_entries: 2, entries: 9000 }, rows: 2, ..b() },
+        ),
+        named(
+            "odd lengths",
+            Case {
+                window: ListShape { capacity: 77, page_entries: 13, entries: 700 },
+                extra: ListShape { capacity: 301, page_entries: 1, entries: 999 },
+                lengths: Lengths::Uneven,
+                rows: 33,
+                ..b()
+            },
+        ),
+        named("200 rows", Case { rows: 200, lengths: Lengths::Uneven, ..b() }),
+    ]
+}

@@ -1,0 +1,208 @@
+//! Times of replayed graphs: variants take turns, several index sets a graph, median and 10/90 percentiles.
+#![allow(unsafe_code)]
+
+use super::device_case::{DeviceCase, DevicePools, planned_splits};
+use super::inputs::{Case, Exponents, HEAD_DIMS, Lengths, ListShape};
+use super::run::{Bench, Options, SelftestError, line};
+use crate::cubins::Source;
+use crate::cuda::{Buffer, DeviceAddress, DeviceFacts, Event, Graph, Grid, Kernel};
+use crate::decode::{Args, DecodeKernel};
+use serde::Serialize;
+use std::io::Write;
+
+const BATCHES: [usize; 10] = [1, 8, 16, 32, 48, 64, 80, 96, 128, 256];
+const HEADS: [usize; 3] = [16, 32, 64];
+/// What a graph's launches read together: several times an L2 cache.
+const GRAPH_BYTES: usize = 300_000_000;
+const SETS_MAX: usize = 128;
+const CEILING_BYTES: usize = 4 << 30;
+
+/// One launch of a kernel over buffers that the caller owns.
+pub(super) fn launch(bench: &Bench, kernel: &DecodeKernel, args: &Args) -> Result<(), SelftestError> {
+    // SAFETY: `args` come from `DeviceCase::args`, whose buffers outlive every launch: they are dropped after the
+    // stream was synchronized.
+    Ok(unsafe { kernel.launch(&bench.stream, args) }?)
+}
+
+pub(super) fn ceiling_source() -> Source {
+    Source {
+        name: "ceiling".into(),
+        text: include_str!("../../kernels/ceiling.cu"),
+        headers: &[],
+        definitions: vec![],
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Read {
+    from: DeviceAddress,
+    count: u64,
+    never: DeviceAddress,
+}
+
+/// GB/s of reading 4 GiB once, the best of a few runs: a ceiling is what is possible.
+pub(super) fn read_bandwidth(bench: &Bench, cubin: &[u8], facts: &DeviceFacts) -> Result<f64, SelftestError> {
+    let bytes = CEILING_BYTES.min(facts.memory_bytes / 8);
+    let mut from = Buffer::<u8>::zeroed(bench.device, bytes)?;
+    from.fill_bytes(0x5a)?;
+    let never = Buffer::<u32>::zeroed(bench.device, 1)?;
+    let kernel = Kernel::load(bench.device, cubin, "read_all", 512, 0)?;
+    let read = Read { from: from.address(), count: (bytes / 16) as u64, never: never.address() };
+    let (begin, end) = (Event::new(bench.device)?, Event::new(bench.device)?);
+    let mut best = f64::INFINITY;
+    for _ in 0..10 {
+        begin.record(&bench.stream)?;
+        // SAFETY: `Read` mirrors the kernel's struct, its buffers live until the stream is synchronized below.
+        unsafe { kernel.launch(&bench.stream, Grid(facts.multiprocessors * 4, 1, 1), &read) }?;
+        end.record(&bench.stream)?;
+        best = best.min(end.microseconds_since(&begin)?);
+    }
+    bench.stream.synchronize()?;
+    Ok(bytes as f64 / best / 1e3)
+}
+
+#[derive(Serialize)]
+struct Time<'a> {
+    variant: &'a str,
+    heads: usize,
+    batch: usize,
+    shape: &'a str,
+    splits: u32,
+    us_p50: f64,
+    us_p10: f64,
+    us_p90: f64,
+    rounds: usize,
+    sets: usize,
+    bytes: usize,
+    gflop: f64,
+    gbs: f64,
+    share_of_read: f64,
+    tflops: f64,
+}
+
+/// Window alone, and window with 512 compressed entries, at every batch size and head count.
+pub(super) fn time_all(
+    bench: &Bench,
+    kernels: &[DecodeKernel],
+    options: &Options,
+    read_gbs: f64,
+    report: &mut dyn Write,
+) -> Result<(), SelftestError> {
+    let mut random = fastrand::Rng::with_seed(options.seed);
+    let window = ListShape { capacity: 128, page_entries: 64, entries: options.pool_entries / 2 };
+    let extra = ListShape { capacity: 512, page_entries: 64, entries: options.pool_entries };
+    let tiny = Case {
+        name: "pools".into(),
+        rows: 1,
+        heads: 1,
+        window,
+        extra,
+        lengths: Lengths::Full,
+        exponents: Exponents::Natural,
+        q_scale: 1.0,
+        masked_one_in: 0,
+        sinks_off: 0,
+        seed: options.seed,
+    };
+    let mut inputs = tiny.inputs(&mut random);
+    let pools = DevicePools::new(bench.device, &inputs)?;
+    let none = ListShape { capacity: 0, ..extra };
+    for (shape, extra) in [("128", none), ("128+512", extra)] {
+        for heads in HEADS {
+            for rows in BATCHES {
+                let case = Case { name: shape.into(), rows, heads, extra, ..tiny.clone() };
+                let fresh = Case {
+                    window: ListShape { entries: 64, ..window },
+                    extra: ListShape { entries: 64, ..extra },
+                    ..case.clone()
+                };
+                let small = fresh.inputs(&mut random);
+                inputs.q = small.q;
+                inputs.sink = small.sink;
+                inputs.length = small.length;
+                let bytes = bytes(&case);
+                let sets = (GRAPH_BYTES / bytes).clamp(2, SETS_MAX);
+                let mut lists: Vec<[Vec<i32>; 2]> = (0..sets)
+                    .map(|_| [case.window_indices(&mut random), case.extra_indices(&mut random)])
+                    .collect();
+                inputs.index = lists.pop().unwrap_or_default();
+                time_case(bench, kernels, options, &pools, &case, &inputs, &lists, read_gbs, report)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What must move: each visible entry once, queries in, answers out, indices.
+fn bytes(case: &Case) -> usize {
+    let tokens = case.rows * (case.window.capacity + case.extra.capacity);
+    tokens * (584 + 4) + 2 * case.rows * case.heads * HEAD_DIMS * 2
+}
+
+fn time_case(
+    bench: &Bench,
+    kernels: &[DecodeKernel],
+    options: &Options,
+    pools: &DevicePools,
+    case: &Case,
+    inputs: &super::inputs::Inputs,
+    more_sets: &[[Vec<i32>; 2]],
+    read_gbs: f64,
+    report: &mut dyn Write,
+) -> Result<(), SelftestError> {
+    let splits_of = |kernel: &DecodeKernel| match options.splits {
+        0 => planned_splits(case, kernel, bench.multiprocessors),
+        given => given.min(kernel.variant.splits_max),
+    };
+    let splits: Vec<u32> = kernels.iter().map(splits_of).collect();
+    let parts = case.rows * splits.iter().copied().max().unwrap_or(1) as usize;
+    let on_device = DeviceCase::new(bench.device, case, inputs, more_sets, parts)?;
+    let mut graphs = Vec::new();
+    for (kernel, splits) in kernels.iter().zip(&splits) {
+        let graph: Graph = bench.stream.capture(|| {
+            (0..on_device.sets())
+                .try_for_each(|set| launch(bench, kernel, &on_device.args(pools, set, *splits)))
+        })?;
+        graph.launch(&bench.stream)?;
+        graphs.push(graph);
+    }
+    bench.stream.synchronize()?;
+    let (begin, end) = (Event::new(bench.device)?, Event::new(bench.device)?);
+    let mut times = vec![Vec::new(); graphs.len()];
+    for _ in 0..options.rounds {
+        for (graph, times) in graphs.iter().zip(&mut times) {
+            begin.record(&bench.stream)?;
+            graph.launch(&bench.stream)?;
+            end.record(&bench.stream)?;
+            times.push(end.microseconds_since(&begin)? / on_device.sets() as f64);
+        }
+    }
+    let bytes = bytes(case);
+    let tokens = case.rows * (case.window.capacity + case.extra.capacity);
+    let gflop = (tokens * case.heads * 4 * HEAD_DIMS) as f64 / 1e9;
+    for ((kernel, splits), times) in kernels.iter().zip(splits).zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+        let gbs = bytes as f64 / at(0.5) / 1e3;
+        let time = Time {
+            variant: &kernel.variant.name,
+            heads: case.heads,
+            batch: case.rows,
+            shape: &case.name,
+            splits,
+            us_p50: at(0.5),
+            us_p10: at(0.1),
+            us_p90: at(0.9),
+            rounds: times.len(),
+            sets: on_device.sets(),
+            bytes,
+            gflop,
+            gbs,
+            share_of_read: gbs / read_gbs,
+            tflops: gflop / at(0.5) * 1e3,
+        };
+        line(report, "time", &time)?;
+    }
+    Ok(())
+}
