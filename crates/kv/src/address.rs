@@ -75,7 +75,16 @@ pub struct PoolCapacity {
 impl PoolCapacity {
     /// Room for `sets` requests that hold `tokens` positions between them, each rounded up to whole pages.
     pub fn for_sets(sets: usize, tokens: usize) -> Self {
-        let growing = tokens.div_ceil(TOKENS_PER_PAGE) + sets;
+        Self::with_pages(sets, tokens.div_ceil(TOKENS_PER_PAGE) + sets)
+    }
+
+    /// Pages for `tokens` positions that up to `sets` requests divide between them, and no more: a request that ends
+    /// inside a page takes all of it.
+    pub fn shared_by(sets: usize, tokens: usize) -> Self {
+        Self::with_pages(sets, tokens.div_ceil(TOKENS_PER_PAGE))
+    }
+
+    fn with_pages(sets: usize, growing: usize) -> Self {
         PoolCapacity { pages: Pool::ALL.map(|p| if p.tokens_per_slot().is_some() { growing } else { sets }) }
     }
 

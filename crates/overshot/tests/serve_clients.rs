@@ -182,7 +182,7 @@ fn a_full_queue_refuses_with_the_time_to_wait() {
 fn preempted_answers_come_whole() {
     // Twelve answers of three pages each, and 20 pages.
     let (texts, script) = scripts(12, 160, 5);
-    let server = Server::start(&script, &["--kv-pool-tokens", "2048", "--max-batch", "12"]);
+    let server = Server::start(&script, &["--kv-pool-tokens", "5120", "--max-batch", "12"]);
     assert!(whole_answers(&server, 12) == texts);
     assert!(server.metric("overshot_preemptions_total") > 0, "nothing was preempted: the test shows nothing");
     server.rests();
