@@ -19,6 +19,7 @@ pub mod matmul;
 mod norm;
 mod pools;
 mod rank;
+pub mod roofline;
 mod rope;
 mod shard;
 mod simd;

@@ -5,12 +5,11 @@
 //! `cargo bench -p overshot-backend-cpu --bench layer -- DIR [--rounds N] [--context N] [--only PHASE]` measures it. Phases are
 //! interleaved, round by round; the first round is warm-up; medians with the 10th and 90th percentile are printed.
 
-mod machine;
-
 use overshot_backend::{Backend, Numerics, Row, StepPlan, Wanted};
+use overshot_backend_cpu::roofline::{Machine, MachineLimits, StepShape, work, working_set_bytes};
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_kv::{Kv, PoolCapacity, SetId};
-use overshot_model::{HEAD_DIM, INDEX_DIM, LayerKind, Matrix, Model, STREAMS, Spec, WINDOW};
+use overshot_model::Model;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -92,68 +91,6 @@ impl Runner {
     }
 }
 
-/// Bytes that a step must read at least once, and float operations it must do.
-struct Work {
-    bytes: f64,
-    flops: f64,
-}
-
-/// Counts matrices, attention and the cache. `tokens` of `rows` sequences at `context`; expected numbers of distinct
-/// experts for uniform routing.
-fn work(model: &Model, rows: usize, tokens: usize, context: usize) -> Work {
-    let spec = &model.spec;
-    let count = (rows * tokens) as f64;
-    let (mut bytes, mut flops) = (0.0, 0.0);
-    let mut dense = |matrix: &Matrix| {
-        bytes += matrix.stored_bytes() as f64;
-        flops += 2.0 * count * (matrix.rows * matrix.cols) as f64;
-    };
-    for layer in &model.weights.layers {
-        let attn = &layer.attn;
-        [&layer.hc_attn.mix, &layer.hc_ffn.mix, &attn.wq_a, &attn.wq_b, &attn.wkv, &attn.wo_b]
-            .into_iter()
-            .chain(&attn.wo_a)
-            .chain([&layer.ffn.gate, &layer.ffn.shared.w1, &layer.ffn.shared.w2, &layer.ffn.shared.w3])
-            .chain(attn.compressor.iter().flat_map(|c| [&c.wkv, &c.wgate]))
-            .chain(
-                attn.indexer
-                    .iter()
-                    .flat_map(|i| [&i.wq_b, &i.weights_proj, &i.compressor.wkv, &i.compressor.wgate]),
-            )
-            .for_each(&mut dense);
-    }
-    for layer in &model.weights.layers {
-        let expert = &layer.ffn.experts[0];
-        let matrices = [&expert.w1, &expert.w2, &expert.w3];
-        let share = spec.experts_per_token as f64 / spec.experts as f64;
-        let touched = spec.experts as f64 * (1.0 - (1.0 - share).powf(count));
-        bytes += touched * matrices.iter().map(|m| m.stored_bytes() as f64).sum::<f64>();
-        let macs: f64 = matrices.iter().map(|m| (m.rows * m.cols) as f64).sum();
-        flops += 2.0 * count * spec.experts_per_token as f64 * macs;
-    }
-    for layer in &spec.layers {
-        for token in 0..tokens {
-            flops += rows as f64 * attention_flops(spec, layer.kind, context + token);
-        }
-    }
-    flops += count * (spec.layers.len() * 2 * (STREAMS + 1) * STREAMS * spec.hidden_size * 2) as f64;
-    Work { bytes, flops }
-}
-
-fn attention_flops(spec: &Spec, kind: LayerKind, position: usize) -> f64 {
-    let window = (position + 1).min(WINDOW);
-    let (entries, index_flops) = match kind {
-        LayerKind::Window => (0, 0),
-        LayerKind::Hca => ((position + 1) / 128, 0),
-        LayerKind::Csa => {
-            let visible = (position + 1) / 4;
-            let scored = if visible > spec.index_topk { visible } else { 0 };
-            (visible.min(spec.index_topk), scored * spec.index_heads * INDEX_DIM * 2)
-        }
-    };
-    ((window + entries) * spec.heads * HEAD_DIM * 4 + index_flops) as f64
-}
-
 fn main() {
     let Some(options) = options() else {
         eprintln!(
@@ -171,21 +108,13 @@ fn main() {
         Phase { name: "prefill, 512 tokens", rows: 1, tokens: PREFILL_TOKENS, seconds: Vec::new() },
     ];
     phases.retain(|phase| phase.name.contains(&options.only));
-    let threads = rayon::ThreadPoolBuilder::new().build().expect("threads start");
-    let experts = &model.weights.layers[0].ffn.experts;
-    let sample: Vec<&[u8]> = experts.iter().flat_map(|e| [e.w1.data(), e.w2.data(), e.w3.data()]).collect();
+    let machine = Machine::new(None, working_set_bytes(&model)).expect("threads start");
     let (mut read_rates, mut fma_rates) = (Vec::new(), Vec::new());
     for round in 0..=options.rounds {
-        let read: f64 = {
-            let bytes: usize = sample.iter().map(|s| s.len()).sum();
-            let seconds: f64 =
-                sample.iter().map(|s| s.len() as f64 / machine::read_bytes_per_s(&threads, s)).sum();
-            bytes as f64 / seconds
-        };
-        let fma = machine::fma_flops_per_s(&threads);
+        let limits = machine.measure();
         if round > 0 {
-            read_rates.push(read);
-            fma_rates.push(fma);
+            read_rates.push(limits.read_bytes_per_s);
+            fma_rates.push(limits.flops_per_s);
         }
         for phase in &mut phases {
             let scratch = (phase.tokens > 1).then(|| runner.filled(options.context));
@@ -202,6 +131,7 @@ fn main() {
         }
     }
     let (read, fma) = (quantile(&mut read_rates, 0.5), quantile(&mut fma_rates, 0.5));
+    let limits = MachineLimits { read_bytes_per_s: read, flops_per_s: fma };
     println!(
         "read {:.1} GB/s ({:.1}..{:.1}), multiply-add {:.0} GFLOP/s ({:.0}..{:.0})",
         read / 1e9,
@@ -216,8 +146,8 @@ fn main() {
         "phase", "ms", "p10..p90", "bytes ms", "flops ms", "of limit"
     );
     for phase in &mut phases {
-        let Work { bytes, flops } = work(&model, phase.rows, phase.tokens, options.context);
-        let (by_bytes, by_flops) = (bytes / read, flops / fma);
+        let shape = StepShape { rows: phase.rows, tokens: phase.tokens, context: options.context, drawn: 0 };
+        let (by_bytes, by_flops) = limits.seconds(work(&model, shape));
         let median = quantile(&mut phase.seconds, 0.5);
         println!(
             "{:22} {:10.2} {:10.2}..{:9.2} {:10.2} {:10.2} {:7.0} %",
