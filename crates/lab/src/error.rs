@@ -45,3 +45,28 @@ pub enum LabError {
     #[error("{point}: {what}")]
     Target { point: String, what: String },
 }
+
+impl LabError {
+    /// Whether whoever called must change something: a flag, a file. Otherwise a server or the machine failed.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            LabError::NoPoints
+            | LabError::TooManyRuns { .. }
+            | LabError::ReadResults { .. }
+            | LabError::BadResults { .. }
+            | LabError::OtherSettings { .. }
+            | LabError::BadUrl { .. }
+            | LabError::BadHeader { .. } => true,
+            LabError::TooFew { .. }
+            | LabError::NotFinite { .. }
+            | LabError::NotPositive { .. }
+            | LabError::OnePlace { .. }
+            | LabError::WriteResults { .. }
+            | LabError::Runtime(_)
+            | LabError::Certificates { .. }
+            | LabError::Server { .. }
+            | LabError::NothingAnswered { .. }
+            | LabError::Target { .. } => false,
+        }
+    }
+}

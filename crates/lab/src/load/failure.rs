@@ -52,7 +52,8 @@ impl Failure {
 
 /// The beginning of a server's text.
 pub fn quoted(text: &str) -> String {
-    let mut quoted: String = text.trim().chars().take(QUOTED_CHARS_MAX).collect();
+    let visible = |character: char| if character.is_control() { ' ' } else { character };
+    let mut quoted: String = text.trim().chars().map(visible).take(QUOTED_CHARS_MAX).collect();
     if quoted.is_empty() {
         quoted.push_str("(no text)");
     } else if text.trim().chars().nth(QUOTED_CHARS_MAX).is_some() {

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     pub works: Vec<WorkSummary>,
-    pub noise: Option<NoiseSummary>,
 }
 
 /// One kind of points.
@@ -23,6 +22,8 @@ pub struct WorkSummary {
     pub points: Vec<PointSummary>,
     /// Through the times of `work`, where there are at least two points with times above 0.
     pub fit: Option<LineFit>,
+    /// What of a difference is chance, where a point was compared with itself.
+    pub noise: Option<NoiseSummary>,
     /// Neighbouring points whose throughput falls by more than the noise band. Empty as well when no band is known.
     pub falls: Vec<Fall>,
 }
@@ -60,8 +61,6 @@ impl Summary {
         for record in records.iter().filter(|record| matches!(record.key, RunKey::Round { .. })) {
             runs.entry(record.key.point()).or_default().push(record);
         }
-        let fewest = runs.values().map(Vec::len).min().unwrap_or(1);
-        let noise = noise(records, fewest);
         let mut random = fastrand::Rng::with_seed(seed);
         let works = Work::ALL.into_iter().filter_map(|work| {
             let of_work: Vec<(&Point, &Vec<&RunRecord>)> =
@@ -69,10 +68,12 @@ impl Summary {
             let points: Vec<PointSummary> =
                 of_work.iter().map(|(point, records)| PointSummary::of(**point, records)).collect();
             let fit = work.time().and_then(|metric| fit(&of_work, metric, &mut random));
+            let fewest = of_work.iter().map(|(_, records)| records.len()).min().unwrap_or(1);
+            let noise = noise(records, work, fewest);
             let falls = falls(&points, work.metric(), noise.as_ref());
-            (!points.is_empty()).then_some(WorkSummary { work, points, fit, falls })
+            (!points.is_empty()).then_some(WorkSummary { work, points, fit, noise, falls })
         });
-        Summary { works: works.collect(), noise }
+        Summary { works: works.collect() }
     }
 }
 
@@ -112,11 +113,13 @@ fn fit(points: &[(&Point, &Vec<&RunRecord>)], metric: Metric, random: &mut fastr
     fit_line_with_interval(&measured, random).ok()
 }
 
-/// From whole A/A blocks of the point that has most of them.
-fn noise(records: &[RunRecord], runs: usize) -> Option<NoiseSummary> {
+/// From whole A/A blocks of the point that has most of them. `runs`: of a median that the band is for.
+fn noise(records: &[RunRecord], work: Work, runs: usize) -> Option<NoiseSummary> {
     let mut places: BTreeMap<(Point, usize), BTreeMap<usize, &RunRecord>> = BTreeMap::new();
     for record in records {
-        if let RunKey::Noise { block, place, point } = record.key {
+        if let RunKey::Noise { block, place, point } = record.key
+            && point.work() == work
+        {
             places.entry((point, block)).or_default().insert(place, record);
         }
     }
@@ -128,7 +131,7 @@ fn noise(records: &[RunRecord], runs: usize) -> Option<NoiseSummary> {
         }
     }
     let (point, blocks) = blocks.into_iter().max_by_key(|(_, blocks)| blocks.len())?;
-    let metrics = [Some(point.work().metric()), point.work().time()].into_iter().flatten();
+    let metrics = [Some(work.metric()), work.time()].into_iter().flatten();
     let bands = metrics.filter_map(|metric| {
         let ratios = blocks.iter().filter_map(|block| {
             let [a1, b1, b2, a2] = block.map(|record| record.measurement.get(metric));
@@ -199,7 +202,7 @@ mod tests {
         assert!((one.median(Metric::StepMs).unwrap() - 4.5).abs() < 0.05);
         assert_eq!(one.metrics[&Metric::StepMs].count, 5);
         assert_eq!((one.errors["silent"], one.notes.len()), (5, 1));
-        let noise = summary.noise.as_ref().unwrap();
+        let noise = decode.noise.as_ref().unwrap();
         let band = noise.bands[&Metric::TokensPerS];
         assert_eq!((noise.point.x(), band.blocks, band.runs), (16, 3, 5));
         assert!((0.001..0.03).contains(&band.share), "{band:?}");
@@ -214,9 +217,9 @@ mod tests {
     #[test]
     fn nothing_measured_is_nothing_told() {
         let summary = Summary::of(&[], 1);
-        assert!(summary.works.is_empty() && summary.noise.is_none());
+        assert!(summary.works.is_empty());
         let alone = RunKey::Round { round: 0, point: Point::Decode { streams: 1 } };
         let summary = Summary::of(&[record(alone, 0.0)], 1);
-        assert!(summary.works[0].fit.is_none() && summary.works[0].falls.is_empty());
+        assert!(summary.works[0].fit.is_none() && summary.works[0].noise.is_none());
     }
 }

@@ -78,12 +78,17 @@ pub fn number(value: f64) -> String {
         _ => ((2.0 - size.log10().floor()) as usize).min(9),
     };
     let text = format!("{value:.decimals$}");
-    if size < 999.5 || !value.is_finite() { text } else { with_commas(&text) }
+    if size < 999.5 || !value.is_finite() {
+        return text;
+    }
+    let sign = if value < 0.0 { "-" } else { "" };
+    format!("{sign}{}", count(size.round() as u64))
 }
 
-fn with_commas(digits: &str) -> String {
-    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits), |digits| ("-", digits));
-    let mut text = sign.to_owned();
+/// A count with its thousands apart: `1,048,576`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
@@ -132,6 +137,7 @@ mod tests {
         ] {
             assert_eq!(number(value), text, "{value}");
         }
+        assert_eq!((count(1_048_576), count(999)), ("1,048,576".into(), "999".into()));
         assert_eq!((percent(0.031), percent(0.314)), ("3.1 %".into(), "31 %".into()));
     }
 }

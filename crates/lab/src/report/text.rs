@@ -1,8 +1,8 @@
 //! The summary as text, for a terminal or as Markdown: one table per kind of work, and below it in words what the line,
 //! the noise and the falls are.
 
-use super::summary::{NoiseSummary, PointSummary, Summary, WorkSummary};
-use super::table::{Table, number, percent};
+use super::summary::{PointSummary, Summary, WorkSummary};
+use super::table::{Table, count, number, percent};
 use crate::stats::{LineFit, Spread};
 use crate::{Metric, Point, Work};
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ pub fn write(summary: &Summary, form: Form, out: &mut dyn Write) -> io::Result<(
             }
             Form::Markdown => write!(out, "\n### {title}\n\n{}\n", table.markdown())?,
         }
-        for sentence in sentences(work, summary.noise.as_ref()) {
+        for sentence in sentences(work) {
             match form {
                 Form::Terminal => writeln!(out, "  {sentence}")?,
                 Form::Markdown => writeln!(out, "* {sentence}")?,
@@ -47,8 +47,11 @@ fn title(work: &WorkSummary) -> String {
         .iter()
         .map(runs)
         .fold((usize::MAX, 0), |(low, high), count| (low.min(count), high.max(count)));
-    let runs = if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") };
-    format!("{name}: medians of {runs} runs a point (10th to 90th percentile)")
+    match (fewest, most) {
+        (1, 1) => format!("{name}: one run a point"),
+        _ if fewest == most => format!("{name}: medians of {most} runs a point (10th to 90th percentile)"),
+        _ => format!("{name}: medians of {fewest} to {most} runs a point (10th to 90th percentile)"),
+    }
 }
 
 /// Columns that some point has a number for.
@@ -95,13 +98,13 @@ fn table(work: &WorkSummary) -> Table {
     head.extend(has_errors.then_some("errors"));
     let mut table = Table::new(&head);
     for point in &work.points {
-        let mut cells = vec![number(point.point.x() as f64)];
+        let mut cells = vec![count(point.point.x() as u64)];
         cells.extend(columns.iter().map(|metric| cell(*metric, point.metrics.get(metric))));
         if has_limit {
             cells.push(of_limit(work.work, point).map_or("-".into(), percent));
         }
         if has_errors {
-            cells.push(number(point.errors.values().sum::<u64>() as f64));
+            cells.push(count(point.errors.values().sum()));
         }
         table.row(cells);
     }
@@ -111,6 +114,9 @@ fn table(work: &WorkSummary) -> Table {
 /// The numbers that runs are compared in come with their spread.
 fn cell(metric: Metric, spread: Option<&Spread>) -> String {
     let Some(spread) = spread else { return "-".into() };
+    if metric == Metric::ContextTokens {
+        return count(spread.median.round() as u64);
+    }
     let with_spread = [Metric::TokensPerS, Metric::PromptTokensPerS, Metric::StepMs, Metric::FirstTokenMs]
         .contains(&metric);
     if with_spread && spread.count > 1 {
@@ -124,13 +130,13 @@ fn of_limit(work: Work, point: &PointSummary) -> Option<f64> {
     Some(point.median(Metric::LimitMs)? / point.median(work.time()?)?)
 }
 
-fn sentences(work: &WorkSummary, noise: Option<&NoiseSummary>) -> Vec<String> {
+fn sentences(work: &WorkSummary) -> Vec<String> {
     let mut sentences = Vec::new();
     if let Some(fit) = &work.fit {
         sentences.push(fit_sentence(work.work, fit));
     }
-    if let Some((noise, band)) = noise.and_then(|noise| Some((noise, noise.bands.get(&work.work.metric())?)))
-    {
+    let band = work.noise.as_ref().and_then(|noise| Some((noise, noise.bands.get(&work.work.metric())?)));
+    if let Some((noise, band)) = band {
         sentences.push(format!(
             "noise: {} medians of {} runs each that differ by less than {} differ by chance (A/A at {}, {} blocks; one run \
              scatters by {})",
@@ -217,7 +223,7 @@ fn fit_sentence(work: Work, fit: &LineFit) -> String {
         number(fit.slope.high),
         percent(fit.worst_residual.abs()),
         if fit.worst_residual < 0.0 { "below" } else { "above" },
-        number(fit.worst_x),
+        count(fit.worst_x as u64),
     )
 }
 

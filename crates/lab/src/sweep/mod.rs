@@ -98,7 +98,7 @@ mod tests {
 
     fn plan() -> Plan {
         let points: Vec<Point> = [1, 2, 4, 8].map(|streams| Point::Decode { streams }).to_vec();
-        let noise = Some(NoisePlan { point: points[3], blocks: 2 });
+        let noise = vec![NoisePlan { point: points[3], blocks: 2 }];
         Plan { points, repeats: 3, noise, seed: 7 }
     }
 

@@ -17,12 +17,13 @@ pub struct Plan {
     pub points: Vec<Point>,
     /// Rounds over all points.
     pub repeats: usize,
-    pub noise: Option<NoisePlan>,
+    /// Points that are compared with themselves, before the rounds.
+    pub noise: Vec<NoisePlan>,
     /// Of the order within the rounds.
     pub seed: u64,
 }
 
-/// The point that is compared with itself.
+/// A point, and how often it is compared with itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoisePlan {
     pub point: Point,
@@ -63,13 +64,14 @@ impl Plan {
         if points.is_empty() {
             return Err(LabError::NoPoints);
         }
-        let in_noise = self.noise.map_or(0, |noise| noise.blocks.saturating_mul(RUNS_PER_BLOCK));
+        let blocks = self.noise.iter().fold(0_usize, |sum, noise| sum.saturating_add(noise.blocks));
+        let in_noise = blocks.saturating_mul(RUNS_PER_BLOCK);
         let count = in_noise.saturating_add(self.repeats.saturating_mul(points.len()));
         if count > RUNS_MAX {
             return Err(LabError::TooManyRuns { runs: count, most: RUNS_MAX });
         }
         let mut runs = Vec::with_capacity(count);
-        if let Some(NoisePlan { point, blocks }) = self.noise {
+        for &NoisePlan { point, blocks } in &self.noise {
             for block in 0..blocks {
                 runs.extend((0..RUNS_PER_BLOCK).map(|place| RunKey::Noise { block, place, point }));
             }
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn the_order_is_the_seeds() {
         let points: Vec<Point> = (1..9).map(|streams| Point::Decode { streams }).collect();
-        let plan = |seed| Plan { points: points.clone(), repeats: 4, noise: None, seed };
+        let plan = |seed| Plan { points: points.clone(), repeats: 4, noise: Vec::new(), seed };
         assert_eq!(plan(1).runs().unwrap(), plan(1).runs().unwrap());
         assert_ne!(plan(1).runs().unwrap(), plan(2).runs().unwrap());
     }
@@ -114,7 +116,7 @@ mod tests {
     fn nobody_waits_for_ever() {
         let point = Point::Prefill { tokens: 1 };
         let plan =
-            |points: &[Point], repeats| Plan { points: points.to_vec(), repeats, noise: None, seed: 0 };
+            |points: &[Point], repeats| Plan { points: points.to_vec(), repeats, noise: Vec::new(), seed: 0 };
         assert!(matches!(plan(&[], 1).runs(), Err(LabError::NoPoints)));
         assert!(matches!(plan(&[point], usize::MAX).runs(), Err(LabError::TooManyRuns { .. })));
         assert_eq!(plan(&[point, point], 2).runs().unwrap().len(), 2);
