@@ -3,7 +3,7 @@
 
 use crate::sampling::SamplingFlags;
 use crate::usage::{at_least_one, from_1_to_1024};
-use crate::{chat, doctor, inspect, lab, run, score, serve};
+use crate::{bench, chat, doctor, inspect, lab, run, score, serve};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
@@ -42,6 +42,8 @@ pub enum Command {
     Score(score::Arguments),
     /// Show what a checkpoint holds, what its cache costs and which cards it fits on.
     Inspect(inspect::Arguments),
+    /// Measure decode and prefill speed, of this engine or of any OpenAI-compatible server.
+    Bench(bench::Arguments),
     /// Find out what limits a GPU kernel, and what a change could bring.
     Lab(lab::Arguments),
     /// Show what this machine has and which code paths will run.

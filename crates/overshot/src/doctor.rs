@@ -145,7 +145,7 @@ fn cpu_features() -> Vec<&'static str> {
     Vec::new()
 }
 
-fn cpu_name() -> Option<String> {
+pub fn cpu_name() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     line.split_once(':').map(|(_, name)| name.trim().to_owned())

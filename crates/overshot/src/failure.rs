@@ -3,6 +3,7 @@
 use overshot_backend::SamplingError;
 use overshot_chat::ChatError;
 use overshot_engine::Refused;
+use overshot_lab::LabError;
 use overshot_model::ModelError;
 use std::fmt;
 use std::io::Write;
@@ -96,6 +97,7 @@ fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
         || cause.is::<ModelError>()
         || cause.is::<ChatError>()
         || cause.is::<Refused>()
+        || cause.downcast_ref().is_some_and(LabError::is_bad_input)
         || cause.downcast_ref().is_some_and(is_bad_sampling)
 }
 

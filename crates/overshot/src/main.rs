@@ -2,6 +2,7 @@
 //! them and turns their end into an exit code: 0 well, 2 the input must change, 1 anything else.
 
 mod args;
+mod bench;
 mod chat;
 mod compute;
 mod display;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments, &mut out),
         Command::Score(arguments) => score::run(&arguments, &mut out),
         Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
+        Command::Bench(arguments) => bench::run(&arguments, &mut out),
         Command::Lab(arguments) => lab::run(&arguments, &mut out),
         Command::Doctor(arguments) => doctor::run(&arguments, &mut out),
     };

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 
 const BAD_USAGE: u8 = 2;
 
@@ -63,6 +64,11 @@ pub fn from_1_to_1024(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| "use a whole number from 1 to 1024".into())
 }
 
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=1e6).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "use a number of seconds, such as 2.5".into())
+}
+
 pub fn number(text: &str) -> Result<f32, String> {
     text.parse().map_err(|_| "use a number, such as 0.7".into())
 }
@@ -95,6 +101,9 @@ mod tests {
             (&["run", "x", "--raw", "--system", "y"], "cannot be used with"),
             (&["score", "--ids", "x", "--greedy", "-1"], "a whole number of at least 0"),
             (&["score", "--ids", "x", "--chunk", "-1"], "a whole number from 1 to 1024"),
+            (&["bench", "--seconds", "-1"], "a number of seconds"),
+            (&["bench", "--concurrency", "1,0"], "a whole number from 1 to 1024"),
+            (&["bench", "--mixed"], "required arguments were not provided: --url"),
             (&["sing"], "unrecognized subcommand 'sing'"),
         ] {
             let told = told(flags);
