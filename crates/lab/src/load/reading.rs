@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// Fewer deliveries a stream say little about a step.
 const DELIVERIES_MIN: usize = 8;
 
+/// Texts that end within a character are held back by servers, so slightly more than 1 is common.
+const TOKENS_PER_DELIVERY_OF_NOTE: f64 = 1.05;
+
 /// All streams were sent at the same time. Counts from when the last of them began to answer until the first of them ended: all
 /// of them decode then, and nothing else happens. Streams that failed are left out and counted as errors.
 pub fn read_decode(streams: usize, answers: &[Answer]) -> Measurement {
@@ -166,10 +169,9 @@ fn count_tokens(answers: &[&Answer], from: Instant, to: Instant, measurement: &m
     measurement.set(Metric::MeasuredS, seconds);
     measurement.set(Metric::TokensPerS, tokens / seconds);
     measurement.set(Metric::TokensPerDelivery, usual);
-    if usual > 1.05 {
-        measurement.notes.push(format!(
-            "a delivery carries {usual:.2} tokens in the median: step and gap times are those of deliveries"
-        ));
+    if usual > TOKENS_PER_DELIVERY_OF_NOTE {
+        let note = "deliveries carry several tokens, some or all: step and gap times are those of deliveries";
+        measurement.notes.push(note.into());
     }
 }
 
@@ -220,7 +222,7 @@ mod tests {
         let measurement = read_decode(1, &[answer(start, 0, steps(50, 31), 93)]);
         near(&measurement, Metric::TokensPerS, 300.0);
         near(&measurement, Metric::TokensPerDelivery, 3.0);
-        assert!(measurement.notes[0].contains("3.00 tokens"));
+        assert!(measurement.notes[0].contains("several tokens"));
         let measurement = read_decode(1, &[answer(start, 0, steps(50, 31), 0)]);
         near(&measurement, Metric::TokensPerS, 100.0);
         assert!(measurement.notes[0].contains("does not count tokens"));

@@ -1,6 +1,7 @@
 //! Plots as SVG, for eyes: panels below one another, 800 wide, axes named with units. Colours follow the viewer's light or
 //! dark mode and stay apart for colour-blind eyes (blue and vermilion, and never colour alone: marks and dashes differ too).
 
+use super::table::count;
 use std::fmt::Write;
 
 const WIDTH: f64 = 800.0;
@@ -124,12 +125,12 @@ impl Panel {
         for value in area.y.ticks() {
             let y = area.y.place(value);
             line(svg, "grid", (left, y), (right, y));
-            text(svg, "small", (left - 7.0, y + 4.0), "end", &super::table::number(value));
+            text(svg, "small", (left - 7.0, y + 4.0), "end", &area.y.label(value));
         }
         for value in area.x.ticks() {
             let x = area.x.place(value);
             line(svg, "axis", (x, bottom), (x, bottom + 5.0));
-            text(svg, "small", (x, bottom + 19.0), "middle", &super::table::number(value));
+            text(svg, "small", (x, bottom + 19.0), "middle", &area.x.label(value));
         }
         line(svg, "axis", (left, bottom), (right, bottom));
         text(svg, "small", (f64::midpoint(left, right), bottom + 38.0), "middle", &self.x_label);
@@ -220,6 +221,12 @@ impl Axis {
         self.low + (self.high - self.low) * value / (self.step * self.steps as f64)
     }
 
+    /// With as many decimals as tell two ticks apart.
+    fn label(&self, value: f64) -> String {
+        let decimals = (-self.step.log10().floor()).clamp(0.0, 9.0) as usize;
+        if decimals == 0 { count(value.round() as u64) } else { format!("{value:.decimals$}") }
+    }
+
     fn ticks(&self) -> impl Iterator<Item = f64> {
         (0..=self.steps).map(|index| index as f64 * self.step)
     }
@@ -280,6 +287,7 @@ mod tests {
                 axis.steps
             );
             assert!(axis.place(most) <= 100.0);
+            assert_eq!(axis.label(0.0).parse(), Ok(0.0));
         }
     }
 

@@ -18,8 +18,8 @@ pub fn plot(summary: &Summary, title: &str, subtitle: &str) -> Plot {
 fn time_panel(work: &WorkSummary, metric: Metric) -> Panel {
     let mut series = limit_series(work, |point| point.median(Metric::LimitMs));
     let mut title = match work.work {
-        Work::Decode => "Step time".to_owned(),
-        Work::Prefill | Work::Mixed => "Time to the first token".to_owned(),
+        Work::Decode => "Decode step".to_owned(),
+        Work::Prefill | Work::Mixed => "Prefill, time to the first token".to_owned(),
     };
     if let Some(fit) = &work.fit {
         let last = work.points.last().map_or(1.0, |point| point.point.x() as f64);
@@ -44,9 +44,9 @@ fn throughput_panel(work: &WorkSummary) -> Panel {
         Some(tokens / point.median(Metric::LimitMs)? * 1e3)
     });
     if let (Some(fit), Some(last)) = (&work.fit, work.points.last()) {
-        // A curve: enough points that its corners are not seen.
-        let last = last.point.x() as f64;
-        let curve = (1..=100).map(|index| last * f64::from(index) / 100.0);
+        // A curve from one stream or token on: enough points that its corners are not seen.
+        let length = last.point.x() as f64 - 1.0;
+        let curve = (0..=100).map(|index| 1.0 + length * f64::from(index) / 100.0);
         let points = curve.map(|x| PlotPoint { x, y: x / fit.line.at(x) * 1e3, spread: None });
         series.push(Series { name: "from the line".into(), look: Look::Fitted, points: points.collect() });
     }
@@ -56,7 +56,11 @@ fn throughput_panel(work: &WorkSummary) -> Panel {
         text: format!("{} streams: {} less than {}", fall.to.x(), percent(-fall.change), fall.from.x()),
     });
     Panel {
-        title: "Throughput".into(),
+        title: match work.work {
+            Work::Decode => "Decode throughput".into(),
+            Work::Prefill => "Prefill throughput".into(),
+            Work::Mixed => "Throughput of a mixed load".into(),
+        },
         x_label: x_label(work.work).into(),
         y_label: "tokens/s".into(),
         series,

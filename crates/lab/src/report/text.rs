@@ -66,6 +66,7 @@ fn table(work: &WorkSummary) -> Table {
                 Metric::HostGapMs,
                 Metric::FirstTokenMs,
                 Metric::FirstTokenMsP99,
+                Metric::TokensPerDelivery,
                 Metric::PassesPerS,
                 Metric::ContextTokens,
                 Metric::LimitMs,
@@ -84,11 +85,16 @@ fn table(work: &WorkSummary) -> Table {
                 Metric::FirstTokenMsP99,
                 Metric::TokenGapMs,
                 Metric::TokenGapMsP99,
+                Metric::TokensPerDelivery,
                 Metric::PassesPerS,
             ],
         ),
     };
-    let is_there = |metric: &Metric| work.points.iter().any(|point| point.metrics.contains_key(metric));
+    let is_there = |metric: &Metric| {
+        let mut medians = work.points.iter().filter_map(|point| point.median(*metric));
+        // One token a delivery is what everybody expects.
+        medians.any(|median| *metric != Metric::TokensPerDelivery || median > 1.0)
+    };
     let columns: Vec<Metric> = columns.iter().copied().filter(is_there).collect();
     let has_limit = columns.contains(&Metric::LimitMs);
     let has_errors = work.points.iter().any(|point| !point.errors.is_empty());
@@ -138,13 +144,13 @@ fn sentences(work: &WorkSummary) -> Vec<String> {
     let band = work.noise.as_ref().and_then(|noise| Some((noise, noise.bands.get(&work.work.metric())?)));
     if let Some((noise, band)) = band {
         sentences.push(format!(
-            "noise: {} medians of {} runs each that differ by less than {} differ by chance (A/A at {}, {} blocks; one run \
+            "noise: {} medians of {} runs each that differ by less than {} differ by chance (A/A at {}, {}; one run \
              scatters by {})",
             work.work.metric().title(),
             band.runs,
             percent(band.share),
             noise.point,
-            band.blocks,
+            blocks(band.blocks),
             percent(band.sigma),
         ));
         if work.work != Work::Prefill {
@@ -198,6 +204,10 @@ fn notes(work: &WorkSummary) -> Vec<String> {
         }
     });
     told.collect()
+}
+
+fn blocks(count: usize) -> String {
+    if count == 1 { "1 block".into() } else { format!("{count} blocks") }
 }
 
 fn short(point: Point) -> String {
