@@ -54,7 +54,7 @@ __device__ __forceinline__ void merge_if_last(const Args& a, int row, int head_b
         for (int h = 0; h < EACH; h++)
             weight[h] = start + lane < active ? exp2_approx(__ldcg(a.partial_log + first + (size_t)(start + lane) * a.heads + head[h]) - top[h]) : 0.f;
         const int n = min(32, active - start);
-        #pragma unroll 2
+        #pragma unroll (EACH == 1 ? 4 : 1)   // eight or sixteen loads in flight; more and the kernel spills
         for (int i = 0; i < n; i++) {
             #pragma unroll
             for (int h = 0; h < EACH; h++) {

@@ -12,8 +12,9 @@ pub struct Load {
     pub splits_max: u32,
 }
 
-/// What a block costs, in units of one tile of a block that has a multiprocessor to itself. Fitted to a sweep of split
-/// counts on an H200 (60 shapes, 7 counts each): the plan is on average 0.8 % slower than the best count, at most 13 %.
+/// What a block costs, in units of one tile of a block that has a multiprocessor to itself. Fitted to sweeps of split counts
+/// on an H200 (60 shapes, 5 to 7 counts each); for version 5 the plan is on average 0.8 % slower than the best count, at
+/// most 13 %. Other devices need their own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Starting and ending.
@@ -21,12 +22,41 @@ pub struct Costs {
     /// How much longer a tile takes when a multiprocessor is full of blocks, and the same for starting and ending.
     pub crowded_tile: f64,
     pub crowded_fixed: f64,
-    /// Each part that is written and added up.
+    /// Writing and adding up parts at all, and each of them.
+    pub merge: f64,
     pub merge_each: f64,
+    /// A tile, in microseconds: what versions are compared by.
+    pub tile_us: f64,
 }
 
 impl Costs {
-    pub const H200: Costs = Costs { fixed: 1.5, crowded_tile: 1.5, crowded_fixed: 1.8, merge_each: 0.1 };
+    pub const H200: Costs = Costs {
+        fixed: 1.5,
+        crowded_tile: 1.5,
+        crowded_fixed: 1.8,
+        merge: 0.0,
+        merge_each: 0.1,
+        tile_us: 2.24,
+    };
+    /// Version 6 with 16 heads a block, and with 32.
+    pub const H200_TWO_ROLES: [Costs; 2] = [
+        Costs {
+            fixed: 4.5,
+            crowded_tile: 1.0,
+            crowded_fixed: 1.0,
+            merge: 1.0,
+            merge_each: 0.05,
+            tile_us: 1.45,
+        },
+        Costs {
+            fixed: 5.0,
+            crowded_tile: 1.0,
+            crowded_fixed: 1.0,
+            merge: 1.0,
+            merge_each: 0.05,
+            tile_us: 2.4,
+        },
+    ];
 
     fn of(&self, load: Load, splits: u32, tiles_each: u32) -> f64 {
         let blocks = load.rows * load.head_blocks * splits;
@@ -37,7 +67,7 @@ impl Costs {
             let block = f64::from(tiles_each) * self.crowded_tile + self.fixed * self.crowded_fixed;
             f64::from(blocks.div_ceil(places)) * block
         };
-        time + if splits > 1 { self.merge_each * f64::from(splits) } else { 0.0 }
+        time + if splits > 1 { self.merge + self.merge_each * f64::from(splits) } else { 0.0 }
     }
 }
 
@@ -49,8 +79,15 @@ fn choices(tiles: u32) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
+/// A plan: blocks a row, and how long the launch should take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    pub splits: u32,
+    pub us: f64,
+}
+
 /// The number of blocks a row that should end first.
-pub fn splits(load: Load, costs: Costs) -> u32 {
+pub fn plan(load: Load, costs: Costs) -> Plan {
     let mut best = (f64::INFINITY, 1);
     for (splits, each) in choices(load.tiles).take_while(|(splits, _)| *splits <= load.splits_max.max(1)) {
         let cost = costs.of(load, splits, each);
@@ -58,7 +95,7 @@ pub fn splits(load: Load, costs: Costs) -> u32 {
             best = (cost, splits);
         }
     }
-    best.1
+    Plan { splits: best.1, us: best.0 * costs.tile_us }
 }
 
 #[cfg(test)]
@@ -76,10 +113,10 @@ mod tests {
 
     #[test]
     fn few_rows_are_split_and_many_are_not() {
-        let of = |rows| splits(Load { rows, ..H200 }, Costs::H200);
+        let of = |rows| plan(Load { rows, ..H200 }, Costs::H200).splits;
         assert_eq!([1, 8, 32, 64, 80, 128, 256].map(of), [10, 10, 4, 2, 3, 2, 1]);
-        assert_eq!(splits(Load { tiles: 0, ..H200 }, Costs::H200), 1);
-        assert_eq!(splits(Load { splits_max: 1, ..H200 }, Costs::H200), 1);
+        assert_eq!(plan(Load { tiles: 0, ..H200 }, Costs::H200).splits, 1);
+        assert_eq!(plan(Load { splits_max: 1, ..H200 }, Costs::H200).splits, 1);
     }
 
     #[test]
@@ -94,7 +131,7 @@ mod tests {
                 blocks_per_multiprocessor: random.u32(1..5),
                 ..H200
             };
-            let splits = splits(load, Costs::H200);
+            let splits = plan(load, Costs::H200).splits;
             assert!((1..=load.tiles.max(1)).contains(&splits), "{load:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! Which kernels there are: the versions of the ladder and the parameters each was compiled with.
 
-use super::plan::Costs;
+use super::plan::{self, Costs, Load, Plan};
 use crate::cubins::Source;
 use crate::cuda::Header;
 
@@ -22,6 +22,7 @@ pub enum Version {
     Naive,
     OneBarrier,
     WideTile,
+    TwoRoles,
 }
 
 impl Version {
@@ -30,6 +31,7 @@ impl Version {
             Version::Naive => 1,
             Version::OneBarrier => 4,
             Version::WideTile => 5,
+            Version::TwoRoles => 6,
         }
     }
 
@@ -38,6 +40,7 @@ impl Version {
             Version::Naive => kernel_file!("v1_naive.cu"),
             Version::OneBarrier => kernel_file!("v4_one_barrier.cu"),
             Version::WideTile => kernel_file!("v5_wide_tile.cu"),
+            Version::TwoRoles => kernel_file!("v6_two_roles.cu"),
         }
     }
 }
@@ -119,14 +122,80 @@ impl Variant {
         }
     }
 
+    /// The same kernel with shared memory that it does not use, so that only blocks per multiprocessor differ.
+    pub fn padded(mut self, shared_bytes: u32) -> Self {
+        self.name += "_padded";
+        self.shared_bytes = self.shared_bytes.max(shared_bytes);
+        self
+    }
+
+    /// Eight warps score, eight add up values; `m_tiles` x 16 heads a block.
+    pub fn two_roles(m_tiles: u32, tile: u32, stages: u32, score_buffers: u32) -> Self {
+        let heads = 16 * m_tiles;
+        let entries = stages * tile * (592 + 8);
+        let handed_over =
+            score_buffers * m_tiles * 4 * (tile / 8) * 576 + 2 * heads * (2 * tile + 16) + 8 * tile * 2;
+        let shared_bytes = entries + handed_over + heads * 16 + stages * (tile + 8) + 32;
+        Variant {
+            version: Version::TwoRoles,
+            name: format!("v6_m{m_tiles}_t{tile}_s{stages}_x{score_buffers}"),
+            definitions: vec![
+                ("M_TILES", m_tiles),
+                ("TILE", tile),
+                ("STAGES", stages),
+                ("SCORE_BUFFERS", score_buffers),
+                ("EXPECTED_SHARED_BYTES", shared_bytes),
+            ],
+            heads_per_block: heads,
+            tile,
+            threads: 512,
+            shared_bytes,
+            splits_max: 64,
+            costs: Costs::H200_TWO_ROLES[usize::from(m_tiles > 1)],
+        }
+    }
+
+    /// The variants that a device of this architecture is served by: 16 and 32 heads a block.
+    pub fn shipped(sm: u32) -> [Self; 2] {
+        if sm < 100 {
+            [Self::two_roles(1, 64, 4, 1), Self::two_roles(2, 64, 4, 1)]
+        } else {
+            [Self::two_roles(1, 32, 4, 1), Self::two_roles(2, 32, 3, 1)]
+        }
+    }
+
+    /// The shipped variant that should end first, and its plan. `lists` are the longest window and compressed list.
+    pub fn choose(sm: u32, rows: u32, heads: u32, lists: [u32; 2], multiprocessors: u32) -> (Self, Plan) {
+        let [narrow, wide] = Self::shipped(sm);
+        let [with_narrow, with_wide] =
+            [&narrow, &wide].map(|variant| variant.plan(rows, heads, lists, multiprocessors, 1));
+        if with_wide.us < with_narrow.us { (wide, with_wide) } else { (narrow, with_narrow) }
+    }
+
+    pub fn plan(&self, rows: u32, heads: u32, lists: [u32; 2], multiprocessors: u32, blocks: u32) -> Plan {
+        let load = Load {
+            rows,
+            head_blocks: heads.div_ceil(self.heads_per_block),
+            tiles: lists.map(|capacity| capacity.div_ceil(self.tile)).iter().sum(),
+            multiprocessors,
+            blocks_per_multiprocessor: blocks,
+            splits_max: self.splits_max,
+        };
+        plan::plan(load, self.costs)
+    }
+
     /// What ships, and what it is compared with.
     pub fn all() -> Vec<Self> {
         vec![
             Self::naive(),
             Self::one_barrier(1, 4, 2),
             Self::wide_tile(1, 2, 2),
-            Self::wide_tile(2, 2, 1),
-            Self::wide_tile(2, 3, 1),
+            Self::wide_tile(1, 2, 2).padded(120_000),
+            Self::two_roles(1, 64, 4, 1),
+            Self::two_roles(2, 64, 4, 1),
+            Self::two_roles(1, 64, 4, 2),
+            Self::two_roles(1, 32, 4, 1),
+            Self::two_roles(2, 32, 3, 1),
         ]
     }
 
@@ -157,6 +226,31 @@ impl Variant {
             text: self.version.text(),
             headers: HEADERS,
             definitions: self.definitions.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_h200_takes_wide_blocks_when_narrow_ones_need_two_waves() {
+        let of = |rows, heads| {
+            let (variant, plan) = Variant::choose(90, rows, heads, [128, 512], 132);
+            (variant.heads_per_block, plan.splits)
+        };
+        assert_eq!([1, 16, 64, 128].map(|rows| of(rows, 16)), [(16, 10), (16, 5), (16, 2), (16, 1)]);
+        assert_eq!([64, 80, 128, 256].map(|rows| of(rows, 32)), [(16, 1), (32, 1), (32, 1), (32, 1)]);
+        assert_eq!([32, 48, 64].map(|rows| of(rows, 64)), [(16, 1), (32, 1), (32, 1)]);
+    }
+
+    #[test]
+    fn every_variant_fits_the_architecture_it_ships_for() {
+        for (sm, limit) in [(90, 232_448), (120, 101_376)] {
+            for variant in Variant::shipped(sm) {
+                assert!(variant.shared_bytes <= limit, "{} has {}", variant.name, variant.shared_bytes);
+            }
         }
     }
 }

@@ -3,7 +3,6 @@
 use super::inputs::{Case, HEAD_DIMS, Inputs};
 use super::reference::SOFTMAX_SCALE;
 use crate::cuda::{Buffer, CudaError, Device};
-use crate::decode::plan::{self, Load};
 use crate::decode::{Args, DecodeKernel, Pool};
 
 const LOG2_E: f64 = std::f64::consts::LOG2_E;
@@ -109,16 +108,7 @@ impl DeviceCase {
 
 /// The split count that `plan` chooses for a case.
 pub fn planned_splits(case: &Case, kernel: &DecodeKernel, multiprocessors: u32) -> u32 {
-    let variant = &kernel.variant;
-    let tiles =
-        [case.window, case.extra].map(|list| (list.capacity as u32).div_ceil(variant.tile)).iter().sum();
-    let load = Load {
-        rows: case.rows as u32,
-        head_blocks: (case.heads as u32).div_ceil(variant.heads_per_block),
-        tiles,
-        multiprocessors,
-        blocks_per_multiprocessor: kernel.facts.ctas_per_sm,
-        splits_max: variant.splits_max,
-    };
-    plan::splits(load, variant.costs)
+    let lists = [case.window.capacity as u32, case.extra.capacity as u32];
+    let blocks = kernel.facts.ctas_per_sm;
+    kernel.variant.plan(case.rows as u32, case.heads as u32, lists, multiprocessors, blocks).splits
 }

@@ -1,7 +1,7 @@
 //! The same attention in float64, row by row on all cores, and the comparison with a device's answer.
 
 use super::inputs::{Case, HEAD_DIMS, Inputs};
-use overshot_model::quant::{bf16_decode, decode_entry};
+use overshot_model::quant::{bf16_decode, bf16_encode, decode_entry};
 use serde::Serialize;
 
 pub const SOFTMAX_SCALE: f64 = 0.044_194_173_824_159_216; // 1 / sqrt(512)
@@ -13,6 +13,8 @@ pub struct Distance {
     pub overall: f64,
     /// The largest such ratio of one head of one row.
     pub worst_head: f64,
+    /// What rounding the reference to bf16 costs alone, measured as `overall`: no answer can be expected to be nearer.
+    pub rounding: f64,
     /// Numbers that are NaN or infinite, unwritten ones included.
     pub not_finite: usize,
 }
@@ -78,7 +80,7 @@ fn visible_entries(case: &Case, inputs: &Inputs, row: usize) -> Vec<Vec<f64>> {
 /// Compares the rows of `answer` (all rows, bf16) with `reference` (those rows only).
 pub fn distance(case: &Case, answer: &[u16], reference: &[f64], rows: &[usize]) -> Distance {
     let not_finite = answer.iter().filter(|bits| *bits & 0x7f80 == 0x7f80).count();
-    let (mut error, mut size, mut worst_head) = (0.0, 0.0, 0f64);
+    let (mut error, mut size, mut worst_head, mut rounding) = (0.0, 0.0, 0f64, 0.0);
     for (at, row) in rows.iter().enumerate() {
         for head in 0..case.heads {
             let answer = &answer[(row * case.heads + head) * HEAD_DIMS..][..HEAD_DIMS];
@@ -87,13 +89,14 @@ pub fn distance(case: &Case, answer: &[u16], reference: &[f64], rows: &[usize]) 
             for (answer, reference) in answer.iter().zip(reference) {
                 head_error += (f64::from(bf16_decode(*answer)) - reference).powi(2);
                 head_size += reference.powi(2);
+                rounding += (f64::from(bf16_decode(bf16_encode(*reference as f32))) - reference).powi(2);
             }
             error += head_error;
             size += head_size;
             worst_head = worst_head.max(ratio(head_error, head_size));
         }
     }
-    Distance { overall: ratio(error, size), worst_head, not_finite }
+    Distance { overall: ratio(error, size), worst_head, rounding: ratio(rounding, size), not_finite }
 }
 
 /// Of squares. An answer of zeros to a reference of zeros is right; NaN is as wrong as can be.
@@ -110,7 +113,6 @@ fn ratio(error: f64, size: f64) -> f64 {
 mod tests {
     use super::super::inputs::{Exponents, Lengths, ListShape};
     use super::*;
-    use overshot_model::quant::bf16_encode;
 
     fn small() -> Case {
         Case {

@@ -11,8 +11,10 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Errors against float64: answers are rounded to bf16 once, which alone is 1.1e-3 on average.
+/// Errors against float64. Rounding answers to bf16 costs 1.66e-3 on average and more where few distinct values occur:
+/// a case may need a tenth more than its own rounding.
 const OVERALL_LIMIT: f64 = 2e-3;
+const ROUNDING_SLACK: f64 = 1.1;
 const WORST_HEAD_LIMIT: f64 = 4e-3;
 /// Rows whose reference is computed; all rows are looked at for NaN.
 const ROWS_COMPARED: usize = 16;
@@ -177,7 +179,7 @@ fn check_all(
                     }
                 }
                 let distance = distance(&case, &first.unwrap_or_default(), &exact, &rows);
-                let passed = distance.overall <= OVERALL_LIMIT
+                let passed = distance.overall <= OVERALL_LIMIT.max(ROUNDING_SLACK * distance.rounding)
                     && distance.worst_head <= WORST_HEAD_LIMIT
                     && distance.not_finite == 0
                     && unstable == 0;

@@ -1,0 +1,72 @@
+//! What each shipped kernel may use, read out of its cubin without a GPU: a change of registers, spills, shared memory or
+//! blocks per multiprocessor is a change of speed and must be made on purpose, here.
+//!
+//! Needs NVRTC (pip package nvidia-cuda-nvrtc, 109 MB; OVERSHOT_NVRTC names the library). Without it nothing is checked,
+//! and the test says so.
+
+use overshot_backend_cuda::cuda::Compiler;
+use overshot_backend_cuda::decode::Variant;
+use overshot_gpu_model::{Architecture, Cubin, Launch};
+
+/// Compiled with NVRTC 13.0. `spilled` counts instructions; the two-head-group kernels keep a few scalars on the stack that
+/// are read once a tile.
+struct Gate {
+    sm: u32,
+    variant: &'static str,
+    registers_at_most: u32,
+    spilled_at_most: u32,
+    blocks_per_multiprocessor: u32,
+}
+
+const GATES: [Gate; 4] = [
+    gate(90, "v6_m1_t64_s4_x1", 128, 0, 1),
+    gate(90, "v6_m2_t64_s4_x1", 128, 24, 1),
+    gate(120, "v6_m1_t32_s4_x1", 128, 0, 1),
+    gate(120, "v6_m2_t32_s3_x1", 128, 24, 1),
+];
+
+const fn gate(sm: u32, variant: &'static str, registers: u32, spilled: u32, blocks: u32) -> Gate {
+    Gate {
+        sm,
+        variant,
+        registers_at_most: registers,
+        spilled_at_most: spilled,
+        blocks_per_multiprocessor: blocks,
+    }
+}
+
+#[test]
+fn shipped_kernels_use_what_the_table_says() {
+    let compiler = match Compiler::open() {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            eprintln!("SKIPPED: kernel resources were not checked ({error})");
+            return;
+        }
+    };
+    for gate in &GATES {
+        let variant = Variant::shipped(gate.sm)
+            .into_iter()
+            .find(|variant| variant.name == gate.variant)
+            .unwrap_or_else(|| panic!("{} does not ship for sm_{}", gate.variant, gate.sm));
+        let source = variant.source();
+        let architecture = format!("sm_{}a", gate.sm);
+        let compiled = compiler
+            .compile(&source.name, source.text, source.headers, &architecture, &source.options())
+            .unwrap();
+        let cubin = Cubin::read(&compiled.cubin).unwrap();
+        let kernel = cubin.kernels.iter().find(|kernel| kernel.name == "decode").unwrap();
+        let launch = Launch {
+            warps_per_cta: variant.threads / 32,
+            registers_per_thread: kernel.registers_per_thread,
+            shared_bytes_per_cta: variant.shared_bytes + kernel.static_shared_bytes,
+            named_barriers_per_cta: kernel.named_barriers,
+        };
+        let blocks = launch.ctas_per_sm(&Architecture::of_sm(gate.sm).unwrap()).unwrap();
+        let what = format!("{} for {architecture}: {kernel:?}", gate.variant);
+        assert!(kernel.registers_per_thread <= gate.registers_at_most, "registers of {what}");
+        assert!(kernel.spill_instructions <= gate.spilled_at_most, "spills of {what}");
+        assert_eq!(blocks, gate.blocks_per_multiprocessor, "blocks per multiprocessor of {what}");
+    }
+    assert_eq!(GATES.len(), 2 * Variant::shipped(90).len(), "every shipped variant has a line");
+}
