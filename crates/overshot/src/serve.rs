@@ -93,9 +93,18 @@ pub struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Overlap {
+pub enum Overlap {
     On,
     Off,
+}
+
+impl Overlap {
+    pub fn step_loop(self) -> StepLoop {
+        match self {
+            Overlap::On => StepLoop::Overlapped,
+            Overlap::Off => StepLoop::Plain,
+        }
+    }
 }
 
 /// # Errors
@@ -159,11 +168,7 @@ fn start(arguments: &Arguments, source: &ModelSource) -> anyhow::Result<(Engine,
     };
     let capacity = PoolCapacity::for_sets(limits.running_requests, pool_tokens);
     let backend = start_backend(&arguments.compute, model, capacity)?;
-    let step_loop = match arguments.overlap {
-        Overlap::On => StepLoop::Overlapped,
-        Overlap::Off => StepLoop::Plain,
-    };
-    let engine = Engine::new(backend, limits, step_loop)?;
+    let engine = Engine::new(backend, limits, arguments.overlap.step_loop())?;
     waiting.finish_and_clear();
     for warning in served.texts.warnings() {
         note(&format!("warning: {warning}"));

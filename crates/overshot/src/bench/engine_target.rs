@@ -34,6 +34,7 @@ pub struct EngineOptions<'a> {
     pub most_steps: usize,
     /// Of one run; whichever of the two ends first.
     pub time: Duration,
+    pub step_loop: StepLoop,
 }
 
 pub struct EngineTarget {
@@ -56,7 +57,7 @@ type Streams = BTreeMap<RequestId, usize>;
 
 impl EngineTarget {
     pub fn start(options: EngineOptions<'_>) -> anyhow::Result<Self> {
-        let EngineOptions { compute, points, context, most_steps, time } = options;
+        let EngineOptions { compute, points, context, most_steps, time, step_loop } = options;
         let source = ModelSource::from_flag(compute.model.as_deref())?;
         let model = Arc::new(source.open()?);
         let streams = most(points, |point| match point {
@@ -98,9 +99,10 @@ impl EngineTarget {
             ("max_tokens", most_steps.to_string()),
             ("seconds", time.as_secs_f64().to_string()),
             ("chunk_tokens", limits.chunk_tokens.to_string()),
+            ("step_loop", format!("{step_loop:?}").to_lowercase()),
         ];
         Ok(EngineTarget {
-            engine: Engine::new(backend, limits, StepLoop::Plain)?,
+            engine: Engine::new(backend, limits, step_loop)?,
             model,
             machine,
             settings: settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),

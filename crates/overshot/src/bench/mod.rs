@@ -8,6 +8,7 @@ mod points;
 use crate::args::ComputeFlags;
 use crate::doctor::cpu_name;
 use crate::failure::{bad_input, note};
+use crate::serve::Overlap;
 use crate::usage::{at_least_one, from_1_to_1024, seconds, whole_number};
 use clap::{Args, ValueEnum};
 use engine_target::{EngineOptions, EngineTarget};
@@ -77,6 +78,10 @@ pub struct Arguments {
     /// Append every run to this file as it ends; what it already has is not measured again
     #[arg(long, value_name = "FILE.jsonl")]
     out: Option<PathBuf>,
+
+    /// Plan the next step while one is computed, as the server does
+    #[arg(long, value_enum, default_value_t = Overlap::On, conflicts_with = "url")]
+    overlap: Overlap,
 
     #[command(flatten)]
     outputs: Outputs,
@@ -182,6 +187,7 @@ fn engine(arguments: &Arguments, points: &[overshot_lab::Point]) -> anyhow::Resu
         context: arguments.prompt_tokens.get(),
         most_steps: arguments.max_tokens.get(),
         time: arguments.seconds.unwrap_or(Duration::from_secs(2)),
+        step_loop: arguments.overlap.step_loop(),
     })
 }
 
