@@ -115,6 +115,53 @@ mod tests {
         assert_eq!(events(&single), whole);
     }
 
+    /// Hostile bytes, cut anywhere, give the same events as in one piece, and no panic in reading them.
+    #[test]
+    fn any_bytes_are_survived() {
+        let cases = std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|text| text.parse().ok());
+        let seed = 41;
+        let mut random = fastrand::Rng::with_seed(seed);
+        let parts: [&[u8]; 12] = [
+            b"data:",
+            b"data: ",
+            b"\n",
+            b"\r",
+            b"\r\n\r\n",
+            b"\n\n",
+            b": x",
+            b"\xef\xbb\xbf",
+            b"{\"choices\":[{\"delta\":{",
+            b"\"content\":\"\xc3",
+            b"\"usage\":{\"prompt_tokens\":-1e99}",
+            b"[DONE]",
+        ];
+        for case in 0..cases.unwrap_or(2000) {
+            let mut bytes = Vec::new();
+            for _ in 0..random.usize(..30) {
+                bytes.extend_from_slice(parts[random.usize(..parts.len())]);
+                if random.u8(..4) == 0 {
+                    bytes.push(random.u8(..));
+                }
+            }
+            let read = |pieces: &[&[u8]]| {
+                let (mut splitter, mut found) = (EventSplitter::default(), Vec::new());
+                let mut keep = |data: &[u8]| {
+                    let _ = crate::load::delivery::Delivery::parse(data);
+                    found.push(data.to_vec());
+                };
+                for piece in pieces {
+                    splitter.feed(piece, &mut keep).unwrap();
+                }
+                splitter.finish(&mut keep);
+                found
+            };
+            let (one, two) = (random.usize(..=bytes.len()), random.usize(..=bytes.len()));
+            let (a, b) = (one.min(two), one.max(two));
+            let cut = read(&[&bytes[..a], &bytes[a..b], &bytes[b..]]);
+            assert_eq!(cut, read(&[&bytes]), "seed {seed}, case {case}");
+        }
+    }
+
     #[test]
     fn endless_events_end() {
         let mut splitter = EventSplitter::default();
