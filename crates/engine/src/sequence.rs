@@ -17,6 +17,8 @@ pub(crate) struct Sequence {
     /// Prompt, then what was drawn.
     tokens: Vec<u32>,
     prompt_tokens: usize,
+    /// Tokens whose computing is prefill: the prompt, and after a preemption all that was known then.
+    prefill_tokens: usize,
     /// Positions whose state is in the pages, or will be once the submitted steps have run.
     planned: usize,
     /// Tokens that submitted steps are still drawing.
@@ -41,6 +43,7 @@ impl Sequence {
             id,
             set: None,
             prompt_tokens: request.prompt.len(),
+            prefill_tokens: request.prompt.len(),
             tokens: request.prompt,
             planned: 0,
             drawing: 0,
@@ -73,9 +76,9 @@ impl Sequence {
         self.constraint.is_some()
     }
 
-    /// Whether the next token to plan is the newest of the answer, and the only one.
+    /// Whether what is planned next was drawn just now.
     pub fn is_decoding(&self) -> bool {
-        self.planned >= self.prompt_tokens && self.unplanned() == 1
+        self.planned >= self.prefill_tokens
     }
 
     pub fn usage(&self) -> Usage {
@@ -104,6 +107,7 @@ impl Sequence {
     /// Forgets what was computed: its pages are gone. Draws under way still come.
     pub fn start_over(&mut self) {
         self.planned = 0;
+        self.prefill_tokens = self.tokens.len() + self.drawing;
     }
 
     /// Tells how far the prompt is, once `computed` positions are.

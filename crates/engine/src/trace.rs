@@ -13,7 +13,7 @@ pub struct StepRecord {
     /// Rows that compute part of a prompt, or tokens again after a preemption.
     pub prefill_rows: usize,
     pub prefill_tokens: usize,
-    /// Rows that compute the newest token of an answer.
+    /// Rows that compute what the step before drew: one token, or several where a row may draw several.
     pub decode_rows: usize,
     /// Rows that the backend computed, padding included.
     pub padded_rows: usize,

@@ -23,6 +23,7 @@ mod scripted;
 mod serve;
 mod session;
 mod table;
+mod trace_file;
 mod usage;
 
 use args::Command;

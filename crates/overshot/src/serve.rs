@@ -8,6 +8,7 @@ use crate::failure::{bad_input, note, one_line};
 use crate::model_source::ModelSource;
 use crate::sampling::SamplingFlags;
 use crate::table::bytes;
+use crate::trace_file::TraceFile;
 use crate::usage::{at_least_one, whole_number};
 use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
@@ -18,7 +19,7 @@ use overshot_kv::PoolCapacity;
 use overshot_server::{App, EngineHandle, ServedModel, ServerLimits, ServerOptions, serve_until_signal};
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +89,10 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value = "30", allow_negative_numbers = true, value_parser = at_least_one)]
     stall_seconds: NonZeroUsize,
 
+    /// Write one JSON line a step to this file: what was computed, and where the time went
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
     #[command(flatten)]
     compute: ComputeFlags,
 }
@@ -124,8 +129,10 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         engine.backend().name(),
         model.context
     );
+    let observer =
+        arguments.trace.as_deref().map(TraceFile::create).transpose()?.map(TraceFile::into_observer);
     let handle =
-        EngineHandle::start(engine, options.limits, None).context("the engine's thread cannot start")?;
+        EngineHandle::start(engine, options.limits, observer).context("the engine's thread cannot start")?;
     let app = App::new(handle, model, options);
     let mut told = Ok(());
     serve_until_signal(app, &arguments.host, arguments.port, |address| {
@@ -166,7 +173,7 @@ fn start(arguments: &Arguments, source: &ModelSource) -> anyhow::Result<(Engine,
         tokenizer,
         texts,
     };
-    let capacity = PoolCapacity::for_sets(limits.running_requests, pool_tokens);
+    let capacity = PoolCapacity::shared_by(limits.running_requests, pool_tokens);
     let backend = start_backend(&arguments.compute, model, capacity)?;
     let engine = Engine::new(backend, limits, arguments.overlap.step_loop())?;
     waiting.finish_and_clear();

@@ -1,5 +1,6 @@
 //! `overshot bench` through its command line: a small sweep over the built-in model, its files, and what is refused.
 
+#![cfg(feature = "embedded-model")]
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -35,7 +36,6 @@ const SWEEP: [&str; 17] = [
     "runs.jsonl",
 ];
 
-#[cfg(feature = "embedded-model")]
 #[test]
 fn a_sweep_measures_writes_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,6 @@ fn what_cannot_be_measured_is_told_in_one_line() {
     }
 }
 
-#[cfg(feature = "embedded-model")]
 #[test]
 fn points_beyond_the_context_are_refused_before_anything_is_measured() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@
 
 mod serving;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use serving::http::Exchange;
 use serving::{PATIENCE, Server, chat, line, numbered_words};
 use std::collections::BTreeSet;
@@ -214,4 +214,22 @@ fn a_terminated_server_does_not_wait_for_ever() {
     let (code, log) = server.ends();
     assert_eq!(code, Some(0), "{log}");
     assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn the_trace_has_a_line_for_every_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("steps.jsonl");
+    let (texts, script) = scripts(3, 20, 2);
+    let mut server = Server::start(&script, &["--trace", path.to_str().unwrap()]);
+    assert!(whole_answers(&server, 3) == texts);
+    server.terminate();
+    let (code, log) = server.ends();
+    assert_eq!(code, Some(0), "{log}");
+    let trace = std::fs::read_to_string(&path).unwrap();
+    let steps: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(steps.iter().enumerate().all(|(number, step)| step["step"] == number), "{trace}");
+    let sum = |field: &str| steps.iter().map(|step| step[field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum("prefill_rows"), 3);
+    assert!(sum("delivered_tokens") > 3 * 20 && steps.iter().all(|step| step["period_us"].is_f64()));
 }
