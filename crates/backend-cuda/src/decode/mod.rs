@@ -11,4 +11,4 @@ mod variant;
 
 pub use args::{Args, Pool};
 pub use launch::{DecodeKernel, LaunchError};
-pub use variant::{Variant, Version};
+pub use variant::{Knobs, Scale, Variant, Version};

@@ -16,10 +16,12 @@ const HEADERS: &[Header] = &[
     Header { name: "merge.cuh", text: kernel_file!("merge.cuh") },
 ];
 
-/// A step of the ladder; each file's head comment says what it taught.
+/// A step of the ladder; each file's head comment says what it taught. 3 is kept free for the prototype that came before 4: raw
+/// bytes, three barriers a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     Naive,
+    Campaign,
     OneBarrier,
     WideTile,
     TwoRoles,
@@ -29,6 +31,7 @@ impl Version {
     pub fn number(self) -> u32 {
         match self {
             Version::Naive => 1,
+            Version::Campaign => 2,
             Version::OneBarrier => 4,
             Version::WideTile => 5,
             Version::TwoRoles => 6,
@@ -38,10 +41,34 @@ impl Version {
     fn text(self) -> &'static str {
         match self {
             Version::Naive => kernel_file!("v1_naive.cu"),
+            Version::Campaign => kernel_file!("v2_campaign.cu"),
             Version::OneBarrier => kernel_file!("v4_one_barrier.cu"),
             Version::WideTile => kernel_file!("v5_wide_tile.cu"),
             Version::TwoRoles => kernel_file!("v6_two_roles.cu"),
         }
+    }
+}
+
+/// What version 2 is compiled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knobs {
+    pub block_h: u32,
+    pub block_t: u32,
+    pub warps: u32,
+    pub stages: u32,
+    pub scale: Scale,
+}
+
+/// How often a scale byte is read while entries are converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    PerElement,
+    PerEight,
+}
+
+impl Default for Knobs {
+    fn default() -> Self {
+        Knobs { block_h: 32, block_t: 16, warps: 4, stages: 2, scale: Scale::PerElement }
     }
 }
 
@@ -72,6 +99,33 @@ impl Variant {
             threads: 256,
             shared_bytes: 0,
             splits_max: 1,
+            costs: Costs::H200,
+        }
+    }
+
+    /// The plain tile kernel with the knobs that people turn; `Knobs::default` is where its campaign began.
+    pub fn campaign(knobs: Knobs) -> Self {
+        let Knobs { block_h, block_t, warps, stages, scale } = knobs;
+        let tile = block_t * (592 + 8) * stages + block_t * 1040;
+        let shared_bytes =
+            block_h * 1040 + tile + block_h * (block_t + 8) * 6 + block_h * 12 + stages * block_t;
+        let per_element = u32::from(scale == Scale::PerElement);
+        Variant {
+            version: Version::Campaign,
+            name: format!("v2_h{block_h}_t{block_t}_w{warps}_s{stages}_e{per_element}"),
+            definitions: vec![
+                ("BLOCK_H", block_h),
+                ("BLOCK_T", block_t),
+                ("BLOCK_WARPS", warps),
+                ("STAGES", stages),
+                ("SCALE_PER_ELEMENT", per_element),
+                ("EXPECTED_SHARED_BYTES", shared_bytes),
+            ],
+            heads_per_block: block_h,
+            tile: block_t,
+            threads: 32 * warps,
+            shared_bytes,
+            splits_max: 64,
             costs: Costs::H200,
         }
     }
@@ -188,6 +242,12 @@ impl Variant {
     pub fn all() -> Vec<Self> {
         vec![
             Self::naive(),
+            Self::campaign(Knobs::default()),
+            Self::campaign(Knobs { warps: 8, ..Knobs::default() }),
+            Self::campaign(Knobs { stages: 3, ..Knobs::default() }),
+            Self::campaign(Knobs { block_h: 16, ..Knobs::default() }),
+            Self::campaign(Knobs { scale: Scale::PerEight, ..Knobs::default() }),
+            Self::campaign(Knobs { block_t: 32, warps: 8, scale: Scale::PerEight, ..Knobs::default() }),
             Self::one_barrier(1, 4, 2),
             Self::wide_tile(1, 2, 2),
             Self::wide_tile(1, 2, 2).padded(120_000),
