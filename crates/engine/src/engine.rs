@@ -46,6 +46,17 @@ pub enum StepLoop {
     Overlapped,
 }
 
+/// What came of planning a step.
+enum Launch {
+    Nothing,
+    Submitted(Flight),
+    /// The backend does not take it for what it says; these requests have rows in it.
+    Refused {
+        ids: Vec<RequestId>,
+        failure: Failure,
+    },
+}
+
 pub struct Engine {
     backend: Box<dyn Backend>,
     kv: Kv,
@@ -69,6 +80,8 @@ pub struct Engine {
     counters: Counters,
     trace: StepTrace,
     is_stopped: bool,
+    /// The error that stopped it, until a call tells it.
+    untold: Option<EngineError>,
     #[cfg(feature = "fault-injection")]
     bug: Option<crate::Bug>,
 }
@@ -99,6 +112,7 @@ impl Engine {
             counters: Counters::default(),
             trace: StepTrace::new(limits.trace_steps),
             is_stopped: false,
+            untold: None,
             #[cfg(feature = "fault-injection")]
             bug: None,
             backend,
@@ -116,6 +130,9 @@ impl Engine {
     /// What can never run, or not now, is refused at once, with the reason.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Refused> {
         self.examine(&request)?;
+        if self.is_idle() {
+            self.last_end = None;
+        }
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let most_new_tokens = self.most_new_tokens(&request);
@@ -131,6 +148,9 @@ impl Engine {
     /// # Errors
     /// The engine can't go on: it and the backend disagree. Every later step fails too.
     pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
+        if let Some(error) = self.untold.take() {
+            return Err(error);
+        }
         if self.is_stopped {
             return Err(EngineError::Stopped);
         }
@@ -140,27 +160,42 @@ impl Engine {
             StepLoop::Overlapped => self.step_overlapped(&mut events),
         };
         self.is_stopped = outcome.is_err();
-        outcome.map(|()| events)
+        match outcome {
+            // What had come before the error is not lost: it goes first.
+            Err(error) if !events.is_empty() => self.untold = Some(error),
+            Err(error) => return Err(error),
+            Ok(()) => {}
+        }
+        Ok(events)
     }
 
     fn step_plain(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        if let Some(mut flight) = self.launch(events)? {
-            self.supply_masks(&mut flight, events)?;
-            self.land(flight, events)?;
+        match self.launch()? {
+            Launch::Nothing => {}
+            Launch::Refused { ids, failure } => self.end_refused(&ids, &failure, events),
+            Launch::Submitted(mut flight) => {
+                self.supply_masks(&mut flight, events)?;
+                self.land(flight, events)?;
+            }
         }
         Ok(())
     }
 
     fn step_overlapped(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let mut next = self.launch(events)?;
+        let next = self.launch()?;
         if let Some(flight) = self.flight.take() {
             self.land(flight, events)?;
         }
-        // Masks depend on the tokens that have just come.
-        if let Some(flight) = &mut next {
-            self.supply_masks(flight, events)?;
+        match next {
+            Launch::Nothing => {}
+            // Only now: a request may have ended well in the step before.
+            Launch::Refused { ids, failure } => self.end_refused(&ids, &failure, events),
+            Launch::Submitted(mut flight) => {
+                // Masks depend on the tokens that have just come.
+                self.supply_masks(&mut flight, events)?;
+                self.flight = Some(flight);
+            }
         }
-        self.flight = next;
         Ok(())
     }
 
@@ -226,8 +261,11 @@ impl Engine {
             return Err(Refused::TooManyStopTokens { stop_tokens, most: limits.stop_tokens });
         }
         request.sampling.validate(vocab_size)?;
-        // Requests that gave way were in already: they must not shut the door to others.
-        if self.waiting.len() - self.preempted >= limits.waiting_requests {
+        // Requests that gave way were in already, and those for whom a place is free start with the next step:
+        // neither kind shuts the door to others.
+        let places = limits.running_requests.saturating_sub(self.running.len());
+        let newcomers = self.waiting.len() - self.preempted;
+        if newcomers >= limits.waiting_requests.saturating_add(places) {
             return Err(Refused::QueueFull { waiting: self.waiting.len() });
         }
         Ok(())
@@ -240,14 +278,14 @@ impl Engine {
         request.max_new_tokens.min(positions - request.prompt.len() + 1)
     }
 
-    /// Decides, plans and submits a step. `None` when there is nothing to compute, or when the backend refused it.
-    fn launch(&mut self, events: &mut Vec<Event>) -> Result<Option<Flight>, EngineError> {
+    /// Decides, plans and submits a step.
+    fn launch(&mut self) -> Result<Launch, EngineError> {
         let began = self.clock.now();
         let decision = scheduler::decide(&self.view(), &self.limits);
         self.preempt(decision.preempted)?;
         self.admit(decision.admitted)?;
         if decision.shares.is_empty() {
-            return Ok(None);
+            return Ok(Launch::Nothing);
         }
         let (plan, rows) = self.plan(&decision)?;
         let submitted = self.clock.now();
@@ -260,15 +298,18 @@ impl Engine {
             host_time: submitted - began,
         };
         match self.backend.submit(plan) {
-            Ok(()) => Ok(Some(flight)),
+            Ok(()) => Ok(Launch::Submitted(flight)),
             Err(error @ (BackendError::BadRow { .. } | BackendError::BadPlan { .. })) => {
-                for row in &flight.rows {
-                    let failure = Failure::StepRefused { what: error.to_string() };
-                    self.end(row.id, Finish::Failed(failure), events);
-                }
-                Ok(None)
+                let ids = flight.rows.iter().map(|row| row.id).collect();
+                Ok(Launch::Refused { ids, failure: Failure::StepRefused { what: error.to_string() } })
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    fn end_refused(&mut self, ids: &[RequestId], failure: &Failure, events: &mut Vec<Event>) {
+        for id in ids {
+            self.end(*id, Finish::Failed(failure.clone()), events);
         }
     }
 
@@ -365,7 +406,7 @@ impl Engine {
         let began = self.last_end.unwrap_or(flight.submitted);
         let device_time = result.device_time;
         let delivered_tokens = self.absorb(&flight, result, events);
-        self.last_end = (!self.running.is_empty() || !self.waiting.is_empty()).then_some(ended);
+        self.last_end = Some(ended);
         let record = StepRecord {
             delivered_tokens,
             ended,

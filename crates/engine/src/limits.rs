@@ -4,7 +4,8 @@ use crate::EngineError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests that wait for their first step; further ones are refused. Preempted requests wait beside them.
+    /// Requests that wait for a place among the running ones; further ones are refused. Preempted requests wait beside
+    /// them.
     pub waiting_requests: usize,
     /// Requests that hold cache pages at the same time: the most rows in a step.
     pub running_requests: usize,

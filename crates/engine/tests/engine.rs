@@ -10,7 +10,7 @@ use overshot_engine::{
     Engine, EngineError, Event, Failure, Finish, Limits, Refused, Request, RequestId, StepLoop, Usage,
 };
 use overshot_kv::{Pool, PoolCapacity};
-use sim::device::{Device, Fault};
+use sim::device::{Device, Fault, Latency};
 use sim::model::Oracle;
 
 fn engine(sets: usize, tokens: usize, limits: Limits) -> Engine {
@@ -152,7 +152,7 @@ fn cancelling_frees_at_once_whatever_the_request_was_doing() {
 
 #[test]
 fn what_can_never_run_is_refused_with_the_numbers() {
-    let limits = Limits { waiting_requests: 2, stop_tokens: 1, ..Limits::default() };
+    let limits = Limits { waiting_requests: 1, running_requests: 1, stop_tokens: 1, ..Limits::default() };
     let mut small = engine(2, 600, limits);
     let refusal = |engine: &mut Engine, request| engine.submit(request).unwrap_err().to_string();
     for (request, sentence) in [
@@ -212,6 +212,57 @@ fn a_refused_plan_fails_its_requests_and_nobody_else() {
     let later = engine.submit(request(&[1, 2], 10)).unwrap();
     events.extend(run_until_idle(&mut engine));
     assert_eq!(tokens_of(&events, later), Oracle::continues(&[1, 2], &Sampling::greedy(), 10));
+}
+
+/// The step that a refused plan follows may have been a request's last.
+#[test]
+fn a_refused_plan_spares_those_that_had_just_ended() {
+    let prompt = [1, 2];
+    let expected = Oracle::continues(&prompt, &Sampling::greedy(), 3);
+    let stop = expected[2];
+    assert!(!expected[..2].contains(&stop), "choose another prompt");
+    let device = Device::new(PoolCapacity::for_sets(4, 2048), 5000, Fault::RefusesPlan(3));
+    let mut engine = Engine::new(device, Limits::default(), StepLoop::Overlapped).unwrap();
+    let ends = engine.submit(Request { stop_tokens: vec![stop], ..request(&prompt, 10) }).unwrap();
+    let hit = engine.submit(request(&[3, 4], 10)).unwrap();
+    let events = run_until_idle(&mut engine);
+    assert_eq!(tokens_of(&events, ends), expected);
+    assert_eq!(end_of(&events, ends).unwrap().0, Finish::Stop(stop));
+    assert!(matches!(end_of(&events, hit), Some((Finish::Failed(Failure::StepRefused { .. }), _))));
+    assert_all_free(&engine);
+}
+
+#[test]
+fn a_free_place_is_no_queue() {
+    let limits = Limits { waiting_requests: 1, running_requests: 3, ..Limits::default() };
+    let mut engine = engine(4, 2048, limits);
+    for _ in 0..4 {
+        engine.submit(request(&[1, 2], 3)).unwrap();
+    }
+    assert_eq!(engine.submit(request(&[1, 2], 3)), Err(Refused::QueueFull { waiting: 4 }));
+    engine.step().unwrap();
+    assert_eq!(engine.submit(request(&[1, 2], 3)), Err(Refused::QueueFull { waiting: 1 }));
+    run_until_idle(&mut engine);
+}
+
+#[test]
+fn idle_time_belongs_to_no_step() {
+    for step_loop in [StepLoop::Plain, StepLoop::Overlapped] {
+        let latency = Latency { floor: 1000, per_token: 0, jitter: 0 };
+        let device = Device::with_ranks(PoolCapacity::for_sets(1, 256), 5000, Fault::None, 1, latency, 0);
+        let time = device.time.clone();
+        let mut engine = Engine::new(device, Limits::default(), step_loop).unwrap();
+        engine.set_clock(time.clock());
+        let id = engine.submit(request(&[1, 2], 50)).unwrap();
+        (0..5).for_each(|_| drop(engine.step().unwrap()));
+        engine.cancel(id);
+        run_until_idle(&mut engine);
+        time.wait_until(1_000_000_000);
+        engine.submit(request(&[1, 2], 5)).unwrap();
+        run_until_idle(&mut engine);
+        let longest = engine.trace().records().map(|record| record.period).max().unwrap();
+        assert!(longest.as_nanos() <= 1000, "{longest:?} ({step_loop:?})");
+    }
 }
 
 #[test]
