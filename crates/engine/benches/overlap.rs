@@ -7,7 +7,7 @@
 use overshot_backend::{FakeDevice, Latency};
 use overshot_engine::{Engine, Limits, Request, StepLoop};
 use overshot_kv::PoolCapacity;
-use overshot_model::Model;
+use overshot_model::Spec;
 use std::time::{Duration, Instant};
 
 const ROWS: usize = 64;
@@ -23,7 +23,7 @@ fn burn(time: Duration) {
 }
 
 /// Milliseconds a step of a full batch in decode.
-fn step_ms(spec: &overshot_model::Spec, device: Duration, host: Duration, step_loop: StepLoop) -> f64 {
+fn step_ms(spec: &Spec, device: Duration, host: Duration, step_loop: StepLoop) -> f64 {
     let latency = Latency { floor: device, per_token: Duration::ZERO };
     let capacity = PoolCapacity::for_sets(ROWS, ROWS * (STEPS + 64));
     let backend = Box::new(FakeDevice::new(spec.clone(), capacity, latency));
@@ -67,8 +67,7 @@ fn main() {
     let mut args = std::env::args().skip_while(|arg| arg != "--device-ms").skip(1);
     let device_ms: f64 = args.next().and_then(|text| text.parse().ok()).unwrap_or(5.0);
     let device = Duration::from_secs_f64(device_ms / 1e3);
-    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-bf16");
-    let spec = Model::open(fixture).expect("the fixture is in the repository").spec;
+    let spec = Spec::hollow(256, 1 << 20);
     println!("{ROWS} rows, a device of {device_ms} ms a step, {ROUNDS} rounds of {STEPS} steps; ms a step\n");
     println!(
         "host ms | plain                    | plain again              | overlapped               | hidden"

@@ -82,6 +82,36 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// A model of which only vocabulary and context matter: no layers, every width 0. For stand-ins that compute
+    /// nothing.
+    pub fn hollow(vocab_size: usize, max_positions: usize) -> Self {
+        Spec {
+            vocab_size,
+            hidden_size: 0,
+            heads: 0,
+            q_lora_rank: 0,
+            o_groups: 0,
+            o_lora_rank: 0,
+            index_heads: 0,
+            index_topk: 0,
+            experts: 0,
+            experts_per_token: 0,
+            expert_width: 0,
+            routed_scaling_factor: 1.0,
+            swiglu_limit: None,
+            rms_eps: 0.0,
+            hc_eps: 0.0,
+            hc_sinkhorn_iterations: 0,
+            rope_theta: 0.0,
+            compress_rope_theta: 0.0,
+            yarn: Yarn { factor: 1.0, original_max_positions: 1, beta_fast: 1.0, beta_slow: 1.0 },
+            max_positions,
+            bos_token: 0,
+            eos_token: 1,
+            layers: Vec::new(),
+        }
+    }
+
     /// Indices of the layers of one kind, in order: the layer-within-kind number addresses a pool's bytes.
     pub fn layers_of(&self, kind: LayerKind) -> impl Iterator<Item = usize> + '_ {
         self.layers.iter().enumerate().filter(move |(_, layer)| layer.kind == kind).map(|(index, _)| index)

@@ -3,7 +3,6 @@
 use super::*;
 use crate::{Choice, Row, Sampled, Sampling, Wanted};
 use overshot_kv::{Kv, SetId};
-use overshot_model::{LayerKind, LayerSpec, RoutingKind, Yarn};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -114,31 +113,7 @@ impl Group {
 }
 
 fn spec() -> Spec {
-    Spec {
-        vocab_size: 16,
-        hidden_size: 16,
-        heads: 4,
-        q_lora_rank: 32,
-        o_groups: 2,
-        o_lora_rank: 32,
-        index_heads: 4,
-        index_topk: 8,
-        experts: 4,
-        experts_per_token: 2,
-        expert_width: 32,
-        routed_scaling_factor: 1.5,
-        swiglu_limit: None,
-        rms_eps: 1e-6,
-        hc_eps: 1e-6,
-        hc_sinkhorn_iterations: 20,
-        rope_theta: 1e4,
-        compress_rope_theta: 1e5,
-        yarn: Yarn { factor: 16.0, original_max_positions: 1024, beta_fast: 32.0, beta_slow: 1.0 },
-        max_positions: 1024,
-        bos_token: 0,
-        eos_token: 1,
-        layers: vec![LayerSpec { kind: LayerKind::Window, routing: RoutingKind::Learned }],
-    }
+    Spec::hollow(16, 1024)
 }
 
 fn told(result: Result<impl std::fmt::Debug, BackendError>) -> String {

@@ -4,35 +4,11 @@
 
 use overshot_backend::{Backend, BackendError, Choice, Row, Sampling, StepPlan, TokenMask, Wanted};
 use overshot_kv::{PageId, PageOp, PageTable, Pool};
-use overshot_model::{Spec, Yarn};
+use overshot_model::Spec;
 use std::sync::Arc;
 
 pub fn spec() -> Spec {
-    Spec {
-        vocab_size: 64,
-        hidden_size: 0,
-        heads: 0,
-        q_lora_rank: 0,
-        o_groups: 0,
-        o_lora_rank: 0,
-        index_heads: 0,
-        index_topk: 0,
-        experts: 0,
-        experts_per_token: 0,
-        expert_width: 0,
-        routed_scaling_factor: 1.0,
-        swiglu_limit: None,
-        rms_eps: 0.0,
-        hc_eps: 0.0,
-        hc_sinkhorn_iterations: 0,
-        rope_theta: 0.0,
-        compress_rope_theta: 0.0,
-        yarn: Yarn { factor: 1.0, original_max_positions: 1, beta_fast: 1.0, beta_slow: 1.0 },
-        max_positions: 1_000_000,
-        bos_token: 0,
-        eos_token: 1,
-        layers: Vec::new(),
-    }
+    Spec::hollow(64, 1_000_000)
 }
 
 /// The first row of the sequence in window page `page`.

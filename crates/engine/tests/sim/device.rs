@@ -2,7 +2,7 @@
 //! order, on every rank; ranks that did not do the same are found out.
 
 use super::memory::{Memory, check_rows};
-use super::model::{fold, logits, spec};
+use super::model::{VOCAB, fold, logits};
 use overshot_backend::{
     Backend, BackendError, Choice, Row, RowFailure, RowResult, Sampler, SamplingError, StepMasks, StepPlan,
     StepResult, Wanted,
@@ -114,7 +114,7 @@ impl Device {
             first_seen: HashMap::new(),
         };
         Box::new(Device {
-            spec: spec(max_positions),
+            spec: Spec::hollow(VOCAB, max_positions),
             capacity,
             fault,
             latency,

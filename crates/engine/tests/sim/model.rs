@@ -3,38 +3,9 @@
 
 use super::grammar::Grammar;
 use overshot_backend::{Sampler, Sampling};
-use overshot_model::{Spec, Yarn};
 use std::collections::BTreeMap;
 
 pub const VOCAB: usize = 61;
-
-pub fn spec(max_positions: usize) -> Spec {
-    Spec {
-        vocab_size: VOCAB,
-        hidden_size: 0,
-        heads: 0,
-        q_lora_rank: 0,
-        o_groups: 0,
-        o_lora_rank: 0,
-        index_heads: 0,
-        index_topk: 0,
-        experts: 0,
-        experts_per_token: 0,
-        expert_width: 0,
-        routed_scaling_factor: 1.0,
-        swiglu_limit: None,
-        rms_eps: 0.0,
-        hc_eps: 0.0,
-        hc_sinkhorn_iterations: 0,
-        rope_theta: 0.0,
-        compress_rope_theta: 0.0,
-        yarn: Yarn { factor: 1.0, original_max_positions: 1, beta_fast: 1.0, beta_slow: 1.0 },
-        max_positions,
-        bos_token: 0,
-        eos_token: 1,
-        layers: Vec::new(),
-    }
-}
 
 pub fn fold(sum: u64, value: u64) -> u64 {
     (sum.rotate_left(11) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15)
