@@ -8,8 +8,9 @@ mod sim;
 use overshot_engine::Bug;
 use sim::scenario::{Mistakes, Scenario, Size, Tally};
 
-fn cases(unless_told: u64) -> u64 {
-    std::env::var("OVERSHOT_FUZZ_CASES").map_or(unless_told, |cases| cases.parse().unwrap())
+/// Schedules to run. They are short: a soak runs five for each of its cases, a million unless told.
+fn schedules() -> u64 {
+    std::env::var("OVERSHOT_FUZZ_CASES").map_or(5_000, |cases| 5 * cases.parse::<u64>().unwrap())
 }
 
 /// Runs as many scenarios on all cores; seeds follow one another from a printed one.
@@ -37,7 +38,7 @@ fn run_all(count: u64, size: Size) -> Tally {
 
 #[test]
 fn many_small_schedules() {
-    let count = cases(5_000);
+    let count = schedules();
     let tally = run_all(count, Size::SMALL);
     println!("{count} schedules: {tally:?}");
     assert!(tally.requests as u64 > 3 * count && tally.cancelled > count && tally.failed > count / 20);
@@ -45,7 +46,7 @@ fn many_small_schedules() {
 
 #[test]
 fn large_schedules() {
-    let count = cases(5_000) / 50;
+    let count = schedules() / 50;
     let tally = run_all(count, Size::LARGE);
     println!("{count} schedules: {tally:?}");
     assert!(tally.most_rows >= 5 && tally.preemptions > count / 4, "too tame a test: {tally:?}");
