@@ -5,7 +5,7 @@ use crate::body;
 use crate::choice::Choice;
 use crate::chunks::Format;
 use crate::error::ApiError;
-use crate::fields::{CommonFields, top_logprobs};
+use crate::fields::{CommonFields, check_prompt_tokens, top_logprobs};
 use crate::job::Job;
 use serde::Deserialize;
 
@@ -52,9 +52,11 @@ impl App {
         let options = self.choice_options(&mut common, logprobs)?;
         let sampling = self.sampling(&common, logprobs)?;
         let mut job = Job::new(Format::Text, common.delivery(), options.logprobs);
-        for ids in self.prompts(fields.prompt)? {
+        let prompts = self.prompts(fields.prompt)?;
+        job.prompt_tokens = prompts.iter().map(Vec::len).sum();
+        check_prompt_tokens(job.prompt_tokens, choices, self.limits())?;
+        for ids in prompts {
             let most_new_tokens = common.most_new_tokens(ids.len(), self.model.context)?;
-            job.prompt_tokens += ids.len();
             for index in 0..choices {
                 let choice = Choice::text(&self.model.tokenizer, &options);
                 job.push(choice, &ids, &sampling, index, most_new_tokens, &options);

@@ -5,7 +5,7 @@ use crate::body;
 use crate::choice::{Choice, ChoiceOptions, LogprobsWanted};
 use crate::chunks::Format;
 use crate::error::ApiError;
-use crate::fields::{CommonFields, top_logprobs};
+use crate::fields::{CommonFields, check_prompt_tokens, top_logprobs};
 use crate::job::Job;
 use crate::switches::ThinkingFields;
 use overshot_chat::{
@@ -111,6 +111,7 @@ impl App {
         let sampling = self.sampling(&common, logprobs)?;
         let conversation = self.conversation(body)?;
         let most_new_tokens = common.most_new_tokens(conversation.ids.len(), self.model.context)?;
+        check_prompt_tokens(conversation.ids.len(), choices, self.limits())?;
 
         let mut job = Job::new(Format::Chat, common.delivery(), options.logprobs);
         job.prompt_tokens = conversation.ids.len();
@@ -131,7 +132,7 @@ impl App {
     ) -> Result<ChoiceOptions, ApiError> {
         Ok(ChoiceOptions {
             stop_strings: common.stop_strings(self.limits())?,
-            stop_tokens: common.stop_tokens(self.model.eos_token).into(),
+            stop_tokens: common.stop_tokens(self.model.eos_token, self.limits())?.into(),
             logprobs: if logprobs.is_some() { LogprobsWanted::Yes } else { LogprobsWanted::No },
         })
     }

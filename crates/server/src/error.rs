@@ -159,7 +159,7 @@ impl From<Refused> for ApiError {
             Refused::BeyondContext { .. } | Refused::BeyondCache { .. } => ApiError::ContextExceeded(message),
             Refused::EmptyPrompt | Refused::NoSuchToken { .. } => ApiError::field("prompt", message),
             Refused::NothingToGenerate => ApiError::field("max_tokens", message),
-            Refused::TooManyStopTokens { .. } => ApiError::field("stop", message),
+            Refused::TooManyStopTokens { .. } => ApiError::field("stop_token_ids", message),
             Refused::Sampling(error) => error.into(),
         }
     }

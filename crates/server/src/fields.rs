@@ -108,12 +108,21 @@ impl CommonFields {
     }
 
     /// Tokens that end an answer and are not part of it.
-    pub fn stop_tokens(&mut self, eos_token: u32) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// More than the limit.
+    pub fn stop_tokens(&mut self, eos_token: u32, limits: &ServerLimits) -> Result<Vec<u32>, ApiError> {
         let mut tokens = self.stop_token_ids.take().unwrap_or_default();
         if self.ignore_eos != Some(true) {
             tokens.push(eos_token);
         }
-        tokens
+        if tokens.len() > limits.stop_tokens {
+            let (all, most) = (tokens.len(), limits.stop_tokens);
+            let message =
+                format!("{all} tokens end the answer, the model's own included: at most {most} are possible");
+            return Err(ApiError::field("stop_token_ids", message));
+        }
+        Ok(tokens)
     }
 
     /// Tokens that an answer may have: as many as asked for, at most what the context leaves.
@@ -177,6 +186,22 @@ impl CommonFields {
         };
         entries.map(entry).collect()
     }
+}
+
+/// Bounds what a request has the engine compute before a token is drawn.
+///
+/// # Errors
+/// More prompt tokens than the limit, once multiplied with the answers to each prompt.
+pub fn check_prompt_tokens(tokens: usize, choices: usize, limits: &ServerLimits) -> Result<(), ApiError> {
+    let all = tokens.saturating_mul(choices);
+    if all <= limits.prompt_tokens {
+        return Ok(());
+    }
+    let message = format!(
+        "{choices} answers to {tokens} prompt tokens make {all} to compute: at most {} are possible in one request",
+        limits.prompt_tokens
+    );
+    Err(ApiError::field(if choices > 1 { "n" } else { "prompt" }, message))
 }
 
 /// How many of the likeliest tokens are reported, or `None` when no log probabilities are wanted.

@@ -16,12 +16,18 @@ pub struct ServerLimits {
     pub small_body_bytes: usize,
     /// For a request's head, and for its body, to arrive.
     pub arrival: Duration,
+    /// For a client to take some of what is written to it; one that takes nothing for so long is cut off.
+    pub write_stall: Duration,
     /// Answers to one request: `n` times the number of prompts.
     pub choices: usize,
     /// Stop strings of one request.
     pub stop_strings: usize,
     /// Bytes of all its stop strings together: each character of an answer is compared with all of them.
     pub stop_bytes: usize,
+    /// Tokens that end an answer, the model's end token among them. Every answer of a request has its own copy.
+    pub stop_tokens: usize,
+    /// Prompt tokens of one request, a prompt counted once for each of its answers. Every answer has its own copy.
+    pub prompt_tokens: usize,
     /// Likeliest tokens reported for each position.
     pub top_logprobs: usize,
     /// Requests handed to the engine's thread while it computes a step; further ones are refused.
@@ -29,7 +35,7 @@ pub struct ServerLimits {
     /// Tokens that a reader may be behind. One who falls further behind loses the answer: the engine neither waits
     /// for readers nor keeps what they do not fetch. Without logprobs a token takes 48 bytes.
     pub unread_tokens: usize,
-    /// For connections to end once all answers are whole, or were cut.
+    /// For connections to end once the time for running answers is over, or a second signal came.
     pub goodbye: Duration,
 }
 
@@ -41,9 +47,12 @@ impl Default for ServerLimits {
             large_bodies: 8,
             small_body_bytes: 256 << 10,
             arrival: Duration::from_secs(60),
+            write_stall: Duration::from_secs(60),
             choices: 128,
             stop_strings: 16,
             stop_bytes: 4096,
+            stop_tokens: 64,
+            prompt_tokens: 4 << 20,
             top_logprobs: 20,
             submissions: 1024,
             unread_tokens: 16_384,

@@ -42,7 +42,8 @@ async fn wrong_fields_are_named() {
         (json!({"stop": vec!["x"; 1000]}), "stop"),
         (json!({"stop": "x".repeat(100_000)}), "stop"),
         (json!({"stream": "yes"}), "stream"),
-        (json!({"stop_token_ids": vec![1; 1000]}), "stop"),
+        (json!({"stop_token_ids": vec![1; 1000]}), "stop_token_ids"),
+        (json!({"stop_token_ids": vec![1; 64]}), "stop_token_ids"),
         (json!({"top_logprobs": 3}), "top_logprobs"),
         (json!({"logprobs": true, "top_logprobs": 100}), "top_logprobs"),
         (json!({"messages": "hello"}), "messages"),
@@ -160,6 +161,28 @@ async fn unknown_models_are_refused_and_no_model_is_the_one_there_is() {
     }
     let reply = server.post(CHAT, &chat_body("hi", json!({"model": 5}))).await;
     assert_eq!((reply.status, reply.envelope()["param"].as_str()), (400, Some("model")));
+}
+
+#[tokio::test]
+async fn prompts_are_bounded_over_all_answers() {
+    let mut setup = Setup::default();
+    setup.options.limits.prompt_tokens = 1000;
+    let server = Server::with(setup);
+    for (body, param) in
+        [(json!({"prompt": vec![5; 400], "n": 3}), "n"), (json!({"prompt": vec![vec![5; 400]; 3]}), "prompt")]
+    {
+        let reply = server.post(TEXT, &body).await;
+        assert_eq!(
+            (reply.status, reply.envelope()["param"].as_str()),
+            (400, Some(param)),
+            "{}",
+            reply.text()
+        );
+    }
+    let chat = server.post(CHAT, &chat_body(&"word ".repeat(200), json!({"n": 20}))).await;
+    assert_eq!((chat.status, chat.envelope()["param"].as_str()), (400, Some("n")), "{}", chat.text());
+    let body = json!({"prompt": vec![5; 400], "n": 2, "max_tokens": 1});
+    assert_eq!(server.post(TEXT, &body).await.status, 200);
 }
 
 #[tokio::test]
