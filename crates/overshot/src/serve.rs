@@ -129,14 +129,17 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         engine.backend().name(),
         model.context
     );
-    let observer =
-        arguments.trace.as_deref().map(TraceFile::create).transpose()?.map(TraceFile::into_observer);
+    let trace = arguments.trace.as_deref().map(TraceFile::open).transpose()?;
+    let observer = trace.as_ref().map(TraceFile::observer).transpose()?;
     let handle =
         EngineHandle::start(engine, options.limits, observer).context("the engine's thread cannot start")?;
     let app = App::new(handle, model, options);
     let mut told = Ok(());
     serve_until_signal(app, &arguments.host, arguments.port, |address| {
         note(&summary);
+        if let Some(trace) = &trace {
+            trace.clear();
+        }
         // Scripts wait for this line.
         told = writeln!(out, "listening on http://{address}").and_then(|()| out.flush());
     })?;

@@ -23,7 +23,7 @@ pub struct Desk {
     owners: HashMap<RequestId, Owner>,
     /// The first step whose record was not seen yet.
     next_step: u64,
-    observer: Option<StepObserver>,
+    observer: Option<Box<dyn StepObserver>>,
 }
 
 struct Owner {
@@ -36,13 +36,24 @@ struct Owner {
 }
 
 impl Desk {
-    pub fn new(engine: Engine, shared: Arc<Shared>, observer: Option<StepObserver>) -> Self {
+    pub fn new(engine: Engine, shared: Arc<Shared>, observer: Option<Box<dyn StepObserver>>) -> Self {
         Desk { engine, shared, groups: HashMap::new(), owners: HashMap::new(), next_step: 0, observer }
     }
 
-    /// Until there is nothing more to do; the result is what later requests are told.
+    /// Until there is nothing more to do; the result is what later requests are told. The observer is gone by then:
+    /// who waits for the end may rely on what it wrote.
     pub fn run(&mut self) -> ApiError {
+        let error = self.work();
+        self.rest();
+        self.observer = None;
+        error
+    }
+
+    fn work(&mut self) -> ApiError {
         loop {
+            if self.engine.is_idle() {
+                self.rest();
+            }
             match self.take_commands() {
                 Flow::Go => {}
                 Flow::End(error) => {
@@ -76,6 +87,7 @@ impl Desk {
             inbox.is_resting = true;
             inbox = shared.arrived.wait(inbox).unwrap_or_else(PoisonError::into_inner);
             inbox.is_resting = false;
+            shared.beat();
         }
         match &inbox.phase {
             Phase::Ended(error) => return Flow::End(error.clone()),
@@ -86,6 +98,10 @@ impl Desk {
         }
         if inbox.submissions.is_empty() && inbox.cancels.is_empty() {
             return Flow::Go;
+        }
+        if self.engine.is_idle() {
+            // Work begins here, and no step has ended for as long as there was none.
+            shared.beat();
         }
         let submissions = std::mem::take(&mut inbox.submissions);
         let cancels = std::mem::take(&mut inbox.cancels);
@@ -195,10 +211,16 @@ impl Desk {
             self.shared.metrics.step.observe(record.period);
             self.next_step = record.number + 1;
             if let Some(observer) = &mut self.observer {
-                observer(record);
+                observer.saw(record);
             }
         }
         self.publish();
+    }
+
+    fn rest(&mut self) {
+        if let Some(observer) = &mut self.observer {
+            observer.rests();
+        }
     }
 
     fn publish(&self) {

@@ -15,8 +15,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
-/// Sees the record of every step, on the engine's thread.
-pub type StepObserver = Box<dyn FnMut(&StepRecord) + Send>;
+/// Sees the record of every step, on the engine's thread. It is dropped before the thread's end is told.
+pub trait StepObserver: Send {
+    fn saw(&mut self, record: &StepRecord);
+
+    /// Nothing is left to compute for now. It may be called again without a step between.
+    fn rests(&mut self);
+}
 
 /// What the engine's thread and the connections share.
 pub(crate) struct Shared {
@@ -29,6 +34,8 @@ pub(crate) struct Shared {
     /// When the last step ended, or work came to a resting engine: milliseconds since `started`.
     pub heartbeat_ms: AtomicU64,
     pub has_ended: watch::Sender<bool>,
+    /// The thread is over, and with it the observer. It may come long after the end: the engine may hang.
+    pub has_left: watch::Sender<bool>,
 }
 
 pub(crate) struct Inbox {
@@ -48,8 +55,19 @@ pub(crate) enum Phase {
     Running,
     /// New requests are refused; the thread ends when the engine is idle.
     Draining,
-    /// What every request is told from now on.
+    /// What every open request was told.
     Ended(ApiError),
+}
+
+impl Phase {
+    /// What new requests are told. They were never begun, so none of them was cut.
+    fn refusal(&self) -> Option<ApiError> {
+        match self {
+            Phase::Running => None,
+            Phase::Draining | Phase::Ended(ApiError::CutByShutdown) => Some(ApiError::ShuttingDown),
+            Phase::Ended(error) => Some(error.clone()),
+        }
+    }
 }
 
 /// The choices of one HTTP request.
@@ -93,7 +111,7 @@ impl EngineHandle {
     pub fn start(
         engine: Engine,
         limits: ServerLimits,
-        observer: Option<StepObserver>,
+        observer: Option<Box<dyn StepObserver>>,
     ) -> std::io::Result<Self> {
         let inbox = Inbox {
             phase: Phase::Running,
@@ -111,11 +129,14 @@ impl EngineHandle {
             started: Instant::now(),
             heartbeat_ms: AtomicU64::new(0),
             has_ended: watch::Sender::new(false),
+            has_left: watch::Sender::new(false),
         });
         let keeper = EndKeeper { shared: Arc::clone(&shared) };
-        let mut desk = Desk::new(engine, Arc::clone(&shared), observer);
+        let desk = Desk::new(engine, Arc::clone(&shared), observer);
         std::thread::Builder::new().name("engine".into()).spawn(move || {
+            // Dropped in reverse, also by a panic: first the observer, then the word that it is gone.
             let keeper = keeper;
+            let mut desk = desk;
             keeper.shared.end(desk.run());
         })?;
         Ok(EngineHandle { shared })
@@ -130,10 +151,8 @@ impl EngineHandle {
         let (reply, replied) = oneshot::channel();
         let ticket = {
             let mut inbox = lock(&self.shared.inbox);
-            match &inbox.phase {
-                Phase::Running => {}
-                Phase::Draining => return Err(ApiError::ShuttingDown),
-                Phase::Ended(error) => return Err(error.clone()),
+            if let Some(error) = inbox.phase.refusal() {
+                return Err(error);
             }
             let waiting = inbox.submissions.len();
             if waiting >= self.shared.limits.submissions {
@@ -165,11 +184,7 @@ impl EngineHandle {
 
     /// Why requests are refused, if they are.
     pub fn refusal(&self) -> Option<ApiError> {
-        match &lock(&self.shared.inbox).phase {
-            Phase::Running => None,
-            Phase::Draining => Some(ApiError::ShuttingDown),
-            Phase::Ended(error) => Some(error.clone()),
-        }
+        lock(&self.shared.inbox).phase.refusal()
     }
 
     pub fn pulse(&self, stall: Duration) -> Pulse {
@@ -208,6 +223,12 @@ impl EngineHandle {
         // The sender lives in `shared`, which this handle holds.
         let _ = has_ended.wait_for(|has_ended| *has_ended).await;
     }
+
+    /// Waits until the thread is over, which an engine that hangs in a step never is.
+    pub async fn left(&self) {
+        let mut has_left = self.shared.has_left.subscribe();
+        let _ = has_left.wait_for(|has_left| *has_left).await;
+    }
 }
 
 impl Shared {
@@ -240,6 +261,7 @@ struct EndKeeper {
 impl Drop for EndKeeper {
     fn drop(&mut self) {
         self.shared.end(ApiError::EngineStopped("its thread panicked".into()));
+        self.shared.has_left.send_replace(true);
     }
 }
 

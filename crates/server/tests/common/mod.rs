@@ -12,7 +12,7 @@ use overshot_backend::Sampling;
 use overshot_chat::{Effort, PromptTexts, Tokenizer};
 use overshot_engine::{Engine, Limits, StepLoop};
 use overshot_kv::PoolCapacity;
-use overshot_server::{App, EngineHandle, ServedModel, ServerLimits, ServerOptions, router};
+use overshot_server::{App, EngineHandle, ServedModel, ServerLimits, ServerOptions, StepObserver, router};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -71,11 +71,15 @@ impl Server {
     }
 
     pub fn with(setup: Setup) -> Self {
+        Self::observed(setup, None)
+    }
+
+    pub fn observed(setup: Setup, observer: Option<Box<dyn StepObserver>>) -> Self {
         let control = Arc::new(Control::default());
         let capacity = PoolCapacity::for_sets(setup.engine.running_requests, setup.kv_pool_tokens);
         let parrot = Parrot::new(&TOKENIZER, capacity, setup.max_positions, control.clone());
         let engine = Engine::new(parrot, setup.engine, setup.step_loop).unwrap();
-        let handle = EngineHandle::start(engine, setup.options.limits, None).unwrap();
+        let handle = EngineHandle::start(engine, setup.options.limits, observer).unwrap();
         let model = ServedModel {
             name: MODEL.into(),
             tokenizer: TOKENIZER.clone(),
