@@ -27,6 +27,7 @@ mod switches;
 mod sync;
 mod texts;
 mod wire;
+mod write_deadline;
 
 pub use app::{App, ServedModel, ServerOptions};
 pub use engine_handle::{EngineHandle, StepObserver};

@@ -3,6 +3,7 @@
 
 use crate::app::App;
 use crate::routes::router;
+use crate::write_deadline::WriteDeadline;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// How far the server is to come down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,7 +108,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, mut shutdown: watch::Re
             std::future::pending::<()>().await;
         }
     };
-    {
+    let drained = {
         // New connections are accepted until the last answer is out: they are told that it is over.
         let mut accepting = std::pin::pin!(accept(listener, &app, &graceful));
         tokio::select! {
@@ -115,16 +116,32 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, mut shutdown: watch::Re
             () = reached(Shutdown::Drain) => {}
         }
         app.engine.drain();
+        let drained = Instant::now() + app.options.drain;
         tokio::select! {
             () = &mut accepting => {}
             () = app.engine.ended() => {}
-            () = sleep(app.options.drain) => {}
+            () = sleep_until(drained) => {}
             () = reached(Shutdown::Now) => {}
         }
-    }
+        drained
+    };
     app.engine.stop();
-    // Whoever reads too slowly to be done by now is left behind.
-    let _ = timeout(app.limits().goodbye, graceful.shutdown()).await;
+    let all_gone = async {
+        graceful.shutdown().await;
+        app.engine.left().await;
+    };
+    // Answers may be whole long before they are read.
+    let patience = async {
+        tokio::select! {
+            () = sleep_until(drained) => {}
+            () = reached(Shutdown::Now) => {}
+        }
+        sleep(app.limits().goodbye).await;
+    };
+    tokio::select! {
+        () = all_gone => {}
+        () = patience => {}
+    }
 }
 
 /// Never ends.
@@ -132,35 +149,54 @@ async fn accept(listener: TcpListener, app: &Arc<App>, graceful: &GracefulShutdo
     let router = router(Arc::clone(app));
     let places = Arc::new(Semaphore::new(app.limits().connections));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => handle(stream, place, router.clone(), app, graceful),
+            Ok((stream, _)) => handle(stream, permit, router.clone(), app, graceful),
             // Too many open files, most often: others have to close theirs first.
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
+/// A place among the connections, counted for as long as it is taken.
+struct Place {
+    app: Arc<App>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn new(app: &Arc<App>, permit: OwnedSemaphorePermit) -> Self {
+        app.engine.metrics().connections.fetch_add(1, Relaxed);
+        Place { app: Arc::clone(app), _permit: permit }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.app.engine.metrics().connections.fetch_sub(1, Relaxed);
+    }
+}
+
 fn handle(
     stream: TcpStream,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     router: Router,
     app: &Arc<App>,
     graceful: &GracefulShutdown,
 ) {
     // Every write is a token that somebody waits for. A socket that refuses is slower, not wrong.
     let _ = stream.set_nodelay(true);
+    let stream = WriteDeadline::new(stream, app.limits().write_stall);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(app.limits().arrival)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let connection = graceful.watch(connection);
-    let app = Arc::clone(app);
+    let place = Place::new(app, permit);
     tokio::spawn(async move {
-        app.engine.metrics().connections.fetch_add(1, Relaxed);
+        // Given back also when a handler panics.
+        let _place = place;
         // A connection that breaks concerns its client only.
         let _ = connection.await;
-        app.engine.metrics().connections.fetch_sub(1, Relaxed);
-        drop(place);
     });
 }

@@ -9,10 +9,11 @@ use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use common::backend::POISON;
 use common::{Server, Setup, chat_body, events, listen};
-use overshot_engine::{Limits, StepLoop};
-use overshot_server::{ServerLimits, Shutdown, router};
+use overshot_engine::{Limits, StepLoop, StepRecord};
+use overshot_server::{ServerLimits, Shutdown, StepObserver, router};
 use serde_json::{Value, json};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -228,6 +229,94 @@ async fn a_second_signal_cuts_with_an_error_even_when_the_engine_hangs() {
     socket.read_to_string(&mut text).await.unwrap();
     assert!(text.contains("\"code\":\"shutting_down\"") && !text.contains("[DONE]"), "{text}");
     server.control.release();
+}
+
+#[tokio::test]
+async fn whoever_asks_after_a_cut_is_refused_not_cut() {
+    let server = Server::new();
+    server.app.engine.stop();
+    for reply in [server.post(CHAT, &forever()).await, server.get("/ready").await] {
+        let error = reply.envelope();
+        assert_eq!((reply.status, error["code"].as_str()), (503, Some("shutting_down")));
+        assert!(error["message"].as_str().unwrap().contains("takes no new requests"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_loses_its_place() {
+    let mut setup = Setup::default();
+    setup.options.limits.write_stall = Duration::from_millis(200);
+    let server = Server::with(setup);
+    let (address, _shutdown) = listen(&server).await;
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let asking = async {
+        while socket
+            .write_all("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100).as_bytes())
+            .await
+            .is_ok()
+        {}
+    };
+    tokio::time::timeout(Duration::from_secs(20), asking).await.expect("the server cuts it off");
+    while server.metric("overshot_connections").await > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn slow_readers_have_the_time_for_draining() {
+    let mut setup = Setup::default();
+    setup.options.drain = Duration::from_secs(20);
+    setup.options.limits.goodbye = Duration::from_millis(50);
+    let server = Server::with(setup);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (shutdown, receiver) = tokio::sync::watch::channel(Shutdown::Not);
+    let serving = tokio::spawn(overshot_server::serve(listener, server.app.clone(), receiver));
+    // More than the system's buffers hold.
+    let more = json!({"max_tokens": 1800, "n": 8, "logprobs": true, "top_logprobs": 20});
+    let mut socket = send(address, &chat_body("forever and ever ", more)).await;
+    server.reaches("overshot_answers_total{outcome=\"length\"}", 8).await;
+    shutdown.send(Shutdown::Drain).unwrap();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert!(!serving.is_finished(), "the answer was not read yet");
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await.unwrap();
+    let body = &text[text.find("\r\n\r\n").unwrap()..];
+    let answer: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(answer["choices"].as_array().unwrap().len(), 8);
+    tokio::time::timeout(Duration::from_secs(10), serving).await.unwrap().unwrap();
+}
+
+/// Whether a step came, and whether the observer is gone.
+struct Watching(Arc<(AtomicBool, AtomicBool)>);
+
+impl StepObserver for Watching {
+    fn saw(&mut self, _record: &StepRecord) {
+        self.0.0.store(true, Ordering::SeqCst);
+    }
+
+    fn rests(&mut self) {}
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(100));
+        self.0.1.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn the_observer_is_gone_before_the_server_is() {
+    for stage in [Shutdown::Drain, Shutdown::Now] {
+        let seen = Arc::new((AtomicBool::new(false), AtomicBool::new(false)));
+        let server = Server::observed(Setup::default(), Some(Box::new(Watching(Arc::clone(&seen)))));
+        server.chat("a few words", json!({})).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (shutdown, receiver) = tokio::sync::watch::channel(Shutdown::Not);
+        shutdown.send(stage).unwrap();
+        overshot_server::serve(listener, server.app.clone(), receiver).await;
+        assert!(seen.0.load(Ordering::SeqCst) && seen.1.load(Ordering::SeqCst), "{stage:?}");
+    }
 }
 
 async fn send(address: std::net::SocketAddr, body: &Value) -> TcpStream {
