@@ -8,7 +8,7 @@ use overshot_backend::{
 };
 use overshot_chat::{Special, Tokenizer};
 use overshot_kv::{PageId, Pool, PoolCapacity};
-use overshot_model::{Spec, Yarn};
+use overshot_model::Spec;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -81,7 +81,7 @@ impl Parrot {
         control: Arc<Control>,
     ) -> Box<Self> {
         Box::new(Parrot {
-            spec: spec(tokenizer.vocabulary_size(), max_positions),
+            spec: Spec::hollow(tokenizer.vocabulary_size(), max_positions),
             capacity,
             tokenizer: tokenizer.clone(),
             control,
@@ -173,34 +173,5 @@ impl Backend for Parrot {
 
     fn collect(&mut self) -> Result<StepResult, BackendError> {
         self.results.pop_front().ok_or(BackendError::NothingSubmitted)
-    }
-}
-
-/// A model of which only vocabulary and context matter.
-fn spec(vocab_size: usize, max_positions: usize) -> Spec {
-    Spec {
-        vocab_size,
-        hidden_size: 0,
-        heads: 0,
-        q_lora_rank: 0,
-        o_groups: 0,
-        o_lora_rank: 0,
-        index_heads: 0,
-        index_topk: 0,
-        experts: 0,
-        experts_per_token: 0,
-        expert_width: 0,
-        routed_scaling_factor: 1.0,
-        swiglu_limit: None,
-        rms_eps: 0.0,
-        hc_eps: 0.0,
-        hc_sinkhorn_iterations: 0,
-        rope_theta: 0.0,
-        compress_rope_theta: 0.0,
-        yarn: Yarn { factor: 1.0, original_max_positions: 1, beta_fast: 1.0, beta_slow: 1.0 },
-        max_positions,
-        bos_token: 0,
-        eos_token: 1,
-        layers: Vec::new(),
     }
 }
