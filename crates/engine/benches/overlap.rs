@@ -27,7 +27,7 @@ fn step_ms(spec: &Spec, device: Duration, host: Duration, step_loop: StepLoop) -
     let latency = Latency { floor: device, per_token: Duration::ZERO };
     let capacity = PoolCapacity::for_sets(ROWS, ROWS * (STEPS + 64));
     let backend = Box::new(FakeDevice::new(spec.clone(), capacity, latency));
-    let mut engine = Engine::new(backend, Limits::for_batch(ROWS), step_loop).expect("sound limits");
+    let mut engine = Engine::new(backend, Limits::for_batch(ROWS, 512), step_loop).expect("sound limits");
     for _ in 0..ROWS {
         let request = Request { max_new_tokens: STEPS + 40, ..Request::new(vec![1, 2, 3]) };
         engine.submit(request).expect("it fits");

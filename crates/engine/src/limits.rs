@@ -33,11 +33,12 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Limits for batches of up to `running_requests`; the other bounds grow where they must.
-    pub fn for_batch(running_requests: usize) -> Self {
+    /// Limits for batches of up to `running_requests`: decode rows and one whole chunk fit into a step beside each
+    /// other.
+    pub fn for_batch(running_requests: usize, chunk_tokens: usize) -> Self {
         let limits = Limits::default();
-        let step_tokens = limits.step_tokens.max(running_requests.saturating_add(limits.chunk_tokens));
-        Limits { running_requests, step_tokens, ..limits }
+        let step_tokens = limits.step_tokens.max(running_requests.saturating_add(chunk_tokens));
+        Limits { running_requests, step_tokens, chunk_tokens, ..limits }
     }
 
     pub(crate) fn validate(&self) -> Result<(), EngineError> {

@@ -192,12 +192,8 @@ fn limits(arguments: &Arguments) -> Limits {
     let running_requests = or(arguments.max_batch, standard.running_requests);
     let chunk_tokens = or(arguments.chunk_tokens, standard.chunk_tokens);
     Limits {
-        running_requests,
-        chunk_tokens,
         waiting_requests: or(arguments.max_queue, standard.waiting_requests),
-        // Decode rows and one whole chunk fit beside each other.
-        step_tokens: standard.step_tokens.max(running_requests.saturating_add(chunk_tokens)),
-        ..standard
+        ..Limits::for_batch(running_requests, chunk_tokens)
     }
 }
 

@@ -50,7 +50,7 @@ fn engine(model: &Arc<Model>, setting: Setting) -> Engine {
         isa: Isa::detect(),
         tp: setting.tp,
     };
-    let limits = Limits { chunk_tokens: setting.chunk_tokens, ..Limits::for_batch(setting.streams) };
+    let limits = Limits::for_batch(setting.streams, setting.chunk_tokens);
     Engine::new(Box::new(CpuBackend::new(model.clone(), options).unwrap()), limits, setting.step_loop)
         .unwrap()
 }

@@ -68,7 +68,8 @@ impl EngineTarget {
             Point::Prefill { tokens } => Some(tokens),
             Point::Decode { .. } | Point::Mixed { .. } => None,
         });
-        let limits = Limits { trace_steps: 1 << 16, ..Limits::for_batch(streams) };
+        let limits =
+            Limits { trace_steps: 1 << 16, ..Limits::for_batch(streams, Limits::default().chunk_tokens) };
         // The first stream answers while the prompts of the others are computed.
         let filling = streams * context.div_ceil(limits.chunk_tokens) + streams;
         let answer_tokens = filling + WARM_UP_STEPS + most_steps + 1;
