@@ -29,6 +29,11 @@ pub enum LabError {
     )]
     OtherSettings { path: PathBuf, field: String, before: String, now: String },
 
+    #[error("{subject}: {what}")]
+    BadProfile { subject: String, what: String },
+    #[error("cannot write {path}: {source}")]
+    WriteFile { path: PathBuf, source: std::io::Error },
+
     #[error("`{url}` is not an address to measure: {what}")]
     BadUrl { url: String, what: &'static str },
     #[error("{what} cannot be sent in a header: use printable ASCII")]
@@ -55,6 +60,7 @@ impl LabError {
             | LabError::ReadResults { .. }
             | LabError::BadResults { .. }
             | LabError::OtherSettings { .. }
+            | LabError::BadProfile { .. }
             | LabError::BadUrl { .. }
             | LabError::BadHeader { .. } => true,
             LabError::TooFew { .. }
@@ -62,6 +68,7 @@ impl LabError {
             | LabError::NotPositive { .. }
             | LabError::OnePlace { .. }
             | LabError::WriteResults { .. }
+            | LabError::WriteFile { .. }
             | LabError::Runtime(_)
             | LabError::Certificates { .. }
             | LabError::Server { .. }

@@ -6,6 +6,7 @@
 
 mod error;
 pub mod load;
+pub mod profile;
 pub mod report;
 pub mod stats;
 pub mod sweep;

@@ -13,7 +13,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("backend-cpu", &["backend", "kv", "model"]),
     ("backend-cuda", &["backend", "kv", "model", "gpu-model"]),
     ("engine", &["backend", "kv", "model"]),
-    ("lab", &[]),
+    ("lab", &["gpu-model"]),
     ("gpu-model", &[]),
     ("server", &["engine", "chat", "backend", "kv", "model"]),
     ("overshot", &["server", "lab", "gpu-model", "model", "chat", "kv", "backend", "backend-cpu", "engine"]),

@@ -3,10 +3,12 @@
 
 mod line;
 mod noise;
+mod nonnegative;
 mod student;
 
 pub use line::{Line, LineFit, MeasuredPoint, WeightedPoint, fit_line, fit_line_with_interval};
 pub use noise::{AbbaBlock, Noise, NoiseBand, minimum_detectable_effect, runs_needed, sigma_from_range};
+pub use nonnegative::{Row, nonnegative_least_squares};
 pub use student::{t_quantile, t_two_sided_p};
 
 use crate::LabError;
@@ -131,7 +133,7 @@ fn resample(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
     values.iter().map(|_| values[random.usize(..values.len())]).collect()
 }
 
-fn middle(sample: &Sample, confidence: f64) -> Interval {
+pub(crate) fn middle(sample: &Sample, confidence: f64) -> Interval {
     let tail = (1.0 - confidence.clamp(0.0, 1.0)) / 2.0;
     Interval { low: sample.quantile(tail), high: sample.quantile(1.0 - tail) }
 }
