@@ -34,6 +34,30 @@ pub enum LabError {
     #[error("cannot write {path}: {source}")]
     WriteFile { path: PathBuf, source: std::io::Error },
 
+    #[error(
+        "`{given}` is no lever: {what}; write one such as `attention / 1.5`, `attention x 0.5`, `host gap - 50 %`, \
+         `floor - 10 ms`, `CTAs/SM 1 -> 2`, `registers -> 128` or `shared memory -> 49 KB`"
+    )]
+    BadLever { given: String, what: String },
+    #[error("the step has no family `{given}`: it has {known}, and the parts `step` and `floor`")]
+    NoFamily { given: String, known: String },
+    #[error("these numbers describe no step: {what}")]
+    BadStep { what: String },
+    #[error("the kernel cannot be launched so: {what}")]
+    BadLaunch { what: String },
+    #[error(
+        "the lever says {told} CTAs per SM today, and this kernel has {has}: one of the two is another kernel"
+    )]
+    OtherKernel { told: u32, has: u32 },
+    #[error("a lever of resources works through the CTAs that an SM holds: say what the kernel uses today")]
+    NoKernel,
+    #[error(
+        "CTAs per SM move, and waves say what that brings: say the SMs of the card and the CTAs of a request"
+    )]
+    NoGrid,
+    #[error("nothing of the step of {step_ms:.1} ms at batch {batch} would be left, which no lever can do")]
+    NothingLeft { batch: u32, step_ms: f64 },
+
     #[error("`{url}` is not an address to measure: {what}")]
     BadUrl { url: String, what: &'static str },
     #[error("{what} cannot be sent in a header: use printable ASCII")]
@@ -61,6 +85,14 @@ impl LabError {
             | LabError::BadResults { .. }
             | LabError::OtherSettings { .. }
             | LabError::BadProfile { .. }
+            | LabError::BadLever { .. }
+            | LabError::NoFamily { .. }
+            | LabError::BadStep { .. }
+            | LabError::BadLaunch { .. }
+            | LabError::OtherKernel { .. }
+            | LabError::NoKernel
+            | LabError::NoGrid
+            | LabError::NothingLeft { .. }
             | LabError::BadUrl { .. }
             | LabError::BadHeader { .. } => true,
             LabError::TooFew { .. }

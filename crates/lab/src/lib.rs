@@ -7,6 +7,7 @@
 mod error;
 pub mod load;
 pub mod profile;
+pub mod project;
 pub mod report;
 pub mod stats;
 pub mod sweep;
