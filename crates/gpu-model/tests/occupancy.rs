@@ -5,6 +5,8 @@
 use overshot_gpu_model::device::ARCHITECTURES;
 use overshot_gpu_model::{Architecture, Launch, Resource};
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 const GRID: &str = include_str!("data/occupancy_grid.tsv");
 const FORMULAS: &str = include_str!("data/formulas.json");
@@ -17,35 +19,84 @@ fn agrees_with_the_vendor_on_a_grid() {
         let cells: Vec<&str> = line.split('\t').collect();
         let number = |index: usize| cells[index].parse::<u32>().unwrap();
         let architecture = Architecture::of_sm(number(0)).unwrap();
-        let (points, hash) = grid(&architecture, number(1) as usize, number(2) as usize);
+        let steps = Steps { registers: number(1), shared_bytes: number(2) };
+        let (mut points, mut hash) = (0, 0xcbf2_9ce4_8422_2325_u64);
+        for launch in grid(architecture, steps) {
+            let ctas = launch.ctas_per_sm(&architecture).unwrap();
+            hash = (hash ^ u64::from(ctas)).wrapping_mul(0x100_0000_01b3);
+            points += 1;
+        }
         assert_eq!((points, format!("{hash:016x}")), (number(3), cells[4].to_owned()), "{architecture}");
         points_in_all += points;
     }
     assert!(points_in_all > 10_000_000, "{points_in_all} points");
 }
 
-/// Order and range as in the program that asked the header: warps, registers, shared memory from 0 to a little above
-/// the limit, barriers.
-fn grid(architecture: &Architecture, register_step: usize, shared_step: usize) -> (u32, u64) {
-    let (mut points, mut hash) = (0, 0xcbf2_9ce4_8422_2325_u64);
-    for warps_per_cta in 1..=32 {
-        for registers_per_thread in (16..=255).step_by(register_step) {
-            for shared_bytes_per_cta in (0..=architecture.shared_bytes_per_cta + 512).step_by(shared_step) {
-                for named_barriers_per_cta in [0, 1, 5, 16] {
-                    let launch = Launch {
-                        warps_per_cta,
-                        registers_per_thread,
-                        shared_bytes_per_cta,
-                        named_barriers_per_cta,
-                    };
-                    let ctas = launch.ctas_per_sm(architecture).unwrap();
-                    hash = (hash ^ u64::from(ctas)).wrapping_mul(0x100_0000_01b3);
-                    points += 1;
-                }
-            }
+/// Names the folder of NVIDIA's `cuda_occupancy.h`, which is not part of this repository.
+const HEADER_VARIABLE: &str = "OVERSHOT_OCCUPANCY_HEADER";
+
+/// The header itself, launch by launch. Needs it and a C compiler; without the header nothing is asked, and the test says so.
+#[test]
+fn agrees_with_the_header_where_it_is_at_hand() {
+    let Some(folder) = std::env::var_os(HEADER_VARIABLE) else {
+        eprintln!("SKIPPED: NVIDIA's occupancy header was not asked ({HEADER_VARIABLE} names no folder)");
+        return;
+    };
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ask_header");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/ask_header.c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let compiled =
+        Command::new(compiler).arg("-O2").arg("-I").arg(folder).arg("-o").arg(&program).arg(source).status();
+    assert!(compiled.unwrap().success(), "the program that asks the header does not compile");
+    let steps = Steps { registers: 2, shared_bytes: 1531 };
+    for architecture in ARCHITECTURES {
+        let answers = Command::new(&program)
+            .args([architecture.sm, architecture.warps_per_sm].map(|number| number.to_string()))
+            .args(
+                [architecture.shared_bytes_per_sm, architecture.shared_bytes_per_cta].map(|n| n.to_string()),
+            )
+            .args([steps.registers, steps.shared_bytes].map(|step| step.to_string()))
+            .output()
+            .unwrap();
+        assert!(answers.status.success(), "the header does not know {architecture}");
+        let mut points = 0;
+        for (launch, answer) in grid(architecture, steps).zip(&answers.stdout) {
+            assert_eq!(
+                launch.ctas_per_sm(&architecture).unwrap(),
+                u32::from(*answer),
+                "{architecture}: {launch:?}"
+            );
+            points += 1;
         }
+        assert_eq!((points, grid(architecture, steps).count()), (answers.stdout.len(), points));
+        println!("{architecture}: {points} launches as the header says");
+        assert!(points >= 1_000_000);
     }
-    (points, hash)
+}
+
+#[derive(Clone, Copy)]
+struct Steps {
+    registers: u32,
+    shared_bytes: u32,
+}
+
+/// Order and range as in `data/ask_header.c`: warps, registers, shared memory from 0 to a little above the limit, barriers.
+fn grid(architecture: Architecture, steps: Steps) -> impl Iterator<Item = Launch> {
+    let registers = move || (16..=255).step_by(steps.registers as usize);
+    let shared_bytes =
+        move || (0..=architecture.shared_bytes_per_cta + 512).step_by(steps.shared_bytes as usize);
+    (1..=32).flat_map(move |warps_per_cta| {
+        registers().flat_map(move |registers_per_thread| {
+            shared_bytes().flat_map(move |shared_bytes_per_cta| {
+                [0, 1, 5, 16].into_iter().map(move |named_barriers_per_cta| Launch {
+                    warps_per_cta,
+                    registers_per_thread,
+                    shared_bytes_per_cta,
+                    named_barriers_per_cta,
+                })
+            })
+        })
+    })
 }
 
 #[test]
