@@ -13,17 +13,14 @@ pub enum Isa {
     Scalar,
 }
 
-/// Proof that this processor has AVX2, FMA and F16C.
+/// Proof that this processor has AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2Token(());
 
 impl Isa {
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-        {
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             return Isa::Avx2(Avx2Token(()));
         }
         Isa::Scalar

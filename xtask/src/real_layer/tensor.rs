@@ -70,7 +70,7 @@ impl View for Tensor {
             Filling::Bf16Constant(value) => random::bf16(value).to_le_bytes().repeat(elements),
             Filling::E4m3Codes => random::e4m3_codes(random, elements),
             Filling::E2m1Codes => random::e2m1_codes(random, elements),
-            Filling::E4m3Scales { rms } => random::scales(random, elements, rms / random::e4m3_rms()),
+            Filling::E4m3Scales { rms } => random::scales(random, elements, rms / random::E4M3_RMS),
             Filling::E2m1Scales { rms } => random::scales(random, elements, rms / random::e2m1_rms()),
         })
     }

@@ -319,7 +319,7 @@ fn run_block(isa: Isa, block: &Block) {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(_) if block.is_in_steps() => {
             SCRATCH.with_borrow_mut(|scratch| {
-                // SAFETY: `Isa::Avx2` exists only where the processor has AVX2, FMA and F16C.
+                // SAFETY: `Isa::Avx2` exists only where the processor has AVX2 and FMA.
                 #[allow(unsafe_code)]
                 unsafe {
                     avx2::run(block, scratch)
@@ -329,3 +329,6 @@ fn run_block(isa: Isa, block: &Block) {
         _ => scalar::run(block),
     }
 }
+
+#[cfg(test)]
+mod tests;

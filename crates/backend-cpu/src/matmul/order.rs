@@ -25,6 +25,12 @@ const BF16: [u8; STEP] = [
     16, 18, 20, 22, 24, 26, 28, 30, 17, 19, 21, 23, 25, 27, 29, 31,
 ];
 
+/// Even and odd bytes of each 16-bit word apart, each as BF16.
+const FP8: [u8; STEP] = [
+    0, 4, 8, 12, 16, 20, 24, 28, 2, 6, 10, 14, 18, 22, 26, 30, //
+    1, 5, 9, 13, 17, 21, 25, 29, 3, 7, 11, 15, 19, 23, 27, 31,
+];
+
 /// Low nibbles in one 128-bit half, high nibbles in the other, then as BF16.
 const FP4: [u8; STEP] = [
     0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, //
@@ -34,8 +40,9 @@ const FP4: [u8; STEP] = [
 /// `order(format)[i]` is the column, within a group of 32, of the i-th unpacked weight.
 pub fn order(format: Format) -> &'static [u8; STEP] {
     match format {
-        Format::F32 | Format::Fp8 => &NATURAL,
+        Format::F32 => &NATURAL,
         Format::Bf16 => &BF16,
+        Format::Fp8 => &FP8,
         Format::Fp4 => &FP4,
     }
 }

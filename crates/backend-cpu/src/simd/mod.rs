@@ -25,12 +25,12 @@ impl Isa {
     pub fn run<K: Kernel>(self, kernel: K) -> K::Out {
         #[cfg(target_arch = "x86_64")]
         {
-            #[target_feature(enable = "avx2,fma,f16c")]
+            #[target_feature(enable = "avx2,fma")]
             fn with_avx2<K: Kernel>(kernel: K) -> K::Out {
                 kernel.run::<lanes::Avx2>()
             }
             if let Isa::Avx2(_) = self {
-                // SAFETY: `Isa::Avx2` exists only where the processor has AVX2, FMA and F16C.
+                // SAFETY: `Isa::Avx2` exists only where the processor has AVX2 and FMA.
                 #[allow(unsafe_code)]
                 return unsafe { with_avx2(kernel) };
             }

@@ -15,7 +15,7 @@ pub trait Stored: Copy {
 
     /// # Safety
     /// `row` and `scales` are a row of this format and its scale bytes, `col` is a multiple of 32 that leaves 32
-    /// columns; AVX2 and F16C are present.
+    /// columns; AVX2 is present.
     unsafe fn weights(row: *const u8, scales: *const u8, col: usize) -> [__m256; 4];
 
     /// The weights without their block's factor.
@@ -26,6 +26,21 @@ pub trait Stored: Copy {
     unsafe fn raw_weights(row: *const u8, scales: *const u8, col: usize) -> [__m256; 4] {
         // SAFETY: the caller's condition.
         unsafe { Self::weights(row, scales, col) }
+    }
+}
+
+/// A format whose weights get their factor before they meet an input, always.
+#[derive(Clone, Copy)]
+pub struct Complete<S>(std::marker::PhantomData<S>);
+
+impl<S: Stored> Stored for Complete<S> {
+    const STEP_BYTES: usize = S::STEP_BYTES;
+    const BLOCK_SCALED: bool = false;
+
+    #[inline(always)]
+    unsafe fn weights(row: *const u8, scales: *const u8, col: usize) -> [__m256; 4] {
+        // SAFETY: the caller's condition.
+        unsafe { S::weights(row, scales, col) }
     }
 }
 
@@ -94,14 +109,10 @@ impl Stored for Fp8 {
     unsafe fn weights(row: *const u8, scales: *const u8, col: usize) -> [__m256; 4] {
         // SAFETY: the caller's condition; the row has a scale byte for every 128 columns begun.
         unsafe {
-            let [a, b, c, d] = Self::raw_weights(row, scales, col);
-            let factor = _mm256_set1_ps(fp8_factor(*scales.add(col / Format::FP8_BLOCK)));
-            [
-                _mm256_mul_ps(a, factor),
-                _mm256_mul_ps(b, factor),
-                _mm256_mul_ps(c, factor),
-                _mm256_mul_ps(d, factor),
-            ]
+            let scale = _mm256_set1_ps(f32::from_bits(ue8m0_bits(*scales.add(col / Format::FP8_BLOCK))));
+            let place = _mm256_set1_ps(f32::from_bits((127 + FP8_PLACE) << 23));
+            // Two factors, because their product may exceed the range although no weight does.
+            Self::raw_weights(row, scales, col).map(|w| _mm256_mul_ps(_mm256_mul_ps(w, place), scale))
         }
     }
 
@@ -110,28 +121,30 @@ impl Stored for Fp8 {
         // SAFETY: the row has 32 columns at `col`.
         unsafe {
             let bytes = _mm256_loadu_si256(row.add(col).cast());
-            let zero = _mm256_setzero_si256();
-            // seee emmm in the high byte of a word, shifted right by 1 and without the copied sign, is a half-
-            // precision number: value * 2^-8, subnormals included. (Moved straight into float32's places they
-            // would be float32 subnormals, which halve the speed of multiplications.)
-            let keep = _mm256_set1_epi16(0xbf80_u16 as i16);
-            let low = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpacklo_epi8(zero, bytes), 1), keep);
-            let high = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpackhi_epi8(zero, bytes), 1), keep);
-            [
-                _mm256_cvtph_ps(_mm256_castsi256_si128(low)),
-                _mm256_cvtph_ps(_mm256_castsi256_si128(high)),
-                _mm256_cvtph_ps(_mm256_extracti128_si256(low, 1)),
-                _mm256_cvtph_ps(_mm256_extracti128_si256(high, 1)),
-            ]
+            // seee emmm in the high byte of a word, shifted right by 4 and without the copies of the sign, is a BF16
+            // number: value * 2^-120. The 14 subnormal codes become float32 subnormals, which multiply exactly but
+            // slowly; trained weights have one in some thousands.
+            let keep = _mm256_set1_epi16(0x87f0_u16 as i16);
+            let even = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 4), keep);
+            let odd = _mm256_and_si256(_mm256_srai_epi16(bytes, 4), keep);
+            widen([even, odd])
         }
     }
 }
 
-/// What completes raw FP8 weights: the block's scale, and the 2^8 that half-precision places lack.
+/// Powers of two that E4M3 bits in BF16's places lack.
+const FP8_PLACE: u32 = 120;
+
+/// What completes raw FP8 weights: the block's scale and 2^120. Infinite when that is out of range.
 #[inline(always)]
 pub fn fp8_factor(scale: u8) -> f32 {
-    // The loader refuses scale bytes above 246, so the exponent stays below 255.
-    f32::from_bits((u32::from(scale) + 8) << 23)
+    f32::from_bits((u32::from(scale) + FP8_PLACE).min(255) << 23)
+}
+
+/// 2^(scale - 127) as float32, for scales from 1 on; 2^-127 is a subnormal.
+#[inline(always)]
+fn ue8m0_bits(scale: u8) -> u32 {
+    (u32::from(scale) << 23).max(1 << 22)
 }
 
 impl Stored for Fp4 {

@@ -1,4 +1,4 @@
-//! Matmul kernels for AVX2 + FMA + F16C.
+//! Matmul kernels for AVX2 + FMA.
 //!
 //! Every output is one chain: `acc = fma(w[i], x[i], acc)` over vectors of 8 lanes in the format's order, then one
 //! fixed horizontal sum. Both kernels below walk that same chain, so an output's bits do not depend on how many
@@ -15,9 +15,10 @@ mod formats;
 use super::order::STEP;
 use super::{BLOCK_COLS, Block, Scratch};
 use crate::simd::horizontal_sum;
-use formats::{Bf16, F32, Fp4, Fp8, Stored, fp8_factor};
+use formats::{Bf16, Complete, F32, Fp4, Fp8, Stored, fp8_factor};
 use overshot_model::Format;
 use std::arch::x86_64::*;
+use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Rows of a tile.
@@ -30,8 +31,8 @@ const PREFETCH_COLS: usize = 128;
 /// Up to here unpacking the weights again for a second pass costs less than storing them.
 const SKINNY_INPUTS: usize = 4;
 
-/// All rows of a block. AVX2, FMA and F16C must be present, and `block.cols()` a multiple of 32.
-#[target_feature(enable = "avx2,fma,f16c")]
+/// All rows of a block. AVX2 and FMA must be present, and `block.cols()` a multiple of 32.
+#[target_feature(enable = "avx2,fma")]
 pub fn run(block: &Block, scratch: &mut Scratch) {
     match block.matrix.format {
         Format::F32 => run_format::<F32>(block, scratch),
@@ -41,7 +42,7 @@ pub fn run(block: &Block, scratch: &mut Scratch) {
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma")]
 fn run_format<S: Stored>(block: &Block, scratch: &mut Scratch) {
     let inputs = block.inputs();
     if inputs > SKINNY_INPUTS {
@@ -55,29 +56,45 @@ fn run_format<S: Stored>(block: &Block, scratch: &mut Scratch) {
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma")]
 fn run_skinny<S: Stored, const ROWS: usize, const INPUTS: usize>(block: &Block, scratch: &mut Scratch) {
-    let mut row = block.rows.start;
-    while row < block.rows.end {
-        let end = if S::BLOCK_SCALED { block.scale_block_end(row) } else { block.rows.end };
-        if S::BLOCK_SCALED {
-            scale_inputs(block, row, &mut scratch.inputs);
-        }
-        while row + ROWS <= end {
-            skinny::<S, ROWS, INPUTS>(block, row, &scratch.inputs);
-            row += ROWS;
-        }
-        while row < end {
-            skinny::<S, 1, INPUTS>(block, row, &scratch.inputs);
-            row += 1;
+    if !S::BLOCK_SCALED {
+        return skinny_rows::<S, ROWS, INPUTS>(block, block.rows.clone(), &[]);
+    }
+    let mut next = block.rows.start;
+    while next < block.rows.end {
+        let rows = next..block.scale_block_end(next);
+        next = rows.end;
+        if scale_inputs(block, rows.start, &mut scratch.inputs) {
+            skinny_rows::<S, ROWS, INPUTS>(block, rows, &scratch.inputs);
+        } else {
+            skinny_rows::<Complete<S>, ROWS, INPUTS>(block, rows, &[]);
         }
     }
 }
 
-/// All inputs times the FP8 factors of the block that `row` is in: `[input][column]`.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn scale_inputs(block: &Block, row: usize, out: &mut Vec<f32>) {
+#[target_feature(enable = "avx2,fma")]
+fn skinny_rows<S: Stored, const ROWS: usize, const INPUTS: usize>(
+    block: &Block,
+    rows: Range<usize>,
+    scaled: &[f32],
+) {
+    let whole_tiles = rows.start + rows.len() / ROWS * ROWS;
+    for row in (rows.start..whole_tiles).step_by(ROWS) {
+        skinny::<S, ROWS, INPUTS>(block, row, scaled);
+    }
+    for row in whole_tiles..rows.end {
+        skinny::<S, 1, INPUTS>(block, row, scaled);
+    }
+}
+
+/// All inputs times the FP8 factors of the block that `row` is in: `[input][column]`. `false` when one of them leaves
+/// the range, so that the weights must be scaled instead.
+#[target_feature(enable = "avx2,fma")]
+fn scale_inputs(block: &Block, row: usize, out: &mut Vec<f32>) -> bool {
     let scales = block.scale_row(row);
+    // As bits, whose largest the compiler finds eight at a time: not so floats', with their rules for what is no number.
+    let mut largest = 0;
     out.resize(block.inputs() * block.cols(), 0.0);
     for (m, out) in out.chunks_exact_mut(block.cols()).enumerate() {
         for (index, out) in out.chunks_mut(BLOCK_COLS).enumerate() {
@@ -86,13 +103,17 @@ fn scale_inputs(block: &Block, row: usize, out: &mut Vec<f32>) {
                 out.chunks_mut(Format::FP8_BLOCK).zip(input.chunks(Format::FP8_BLOCK)).enumerate()
             {
                 let factor = fp8_factor(scales[index * BLOCK_COLS / Format::FP8_BLOCK + group]);
-                out.iter_mut().zip(input).for_each(|(out, x)| *out = x * factor);
+                for (out, x) in out.iter_mut().zip(input) {
+                    *out = x * factor;
+                    largest = out.abs().to_bits().max(largest);
+                }
             }
         }
     }
+    largest < f32::INFINITY.to_bits()
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma")]
 fn skinny<S: Stored, const ROWS: usize, const INPUTS: usize>(block: &Block, row: usize, scaled: &[f32]) {
     let weights: [*const u8; ROWS] = std::array::from_fn(|r| block.row(row + r).as_ptr());
     let scales: [*const u8; ROWS] = std::array::from_fn(|r| block.scale_row(row + r).as_ptr());
@@ -119,11 +140,14 @@ fn skinny<S: Stored, const ROWS: usize, const INPUTS: usize>(block: &Block, row:
                     }
                 }
                 for at in (group..cols.min(group + PREFETCH_COLS)).step_by(STEP) {
+                    let x = |m: usize, i: usize| _mm256_loadu_ps(inputs[m].as_ptr().add(at + 8 * i));
+                    // Of a lone input, as much stays in registers for all rows as fits beside the sums.
+                    let kept = [x(0, 0), x(0, 1)];
                     for r in 0..ROWS {
                         let w = S::raw_weights(weights[r], scales[r], start + at);
                         for m in 0..INPUTS {
                             for (i, w) in w.iter().enumerate() {
-                                let x = _mm256_loadu_ps(inputs[m].as_ptr().add(at + 8 * i));
+                                let x = if INPUTS == 1 && i < kept.len() { kept[i] } else { x(m, i) };
                                 acc[r][m] = _mm256_fmadd_ps(*w, x, acc[r][m]);
                             }
                         }
@@ -144,7 +168,7 @@ fn skinny<S: Stored, const ROWS: usize, const INPUTS: usize>(block: &Block, row:
 
 /// Order of loops: a group of inputs, a range of columns, a tile of rows, a tile of inputs. The inputs' columns
 /// stay in the second-level cache over all rows of the block.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma")]
 fn run_panels<S: Stored>(block: &Block, scratch: &mut Scratch) {
     let rows = block.rows.len();
     let row_tiles = rows.div_ceil(TILE_ROWS);
@@ -181,7 +205,7 @@ fn run_panels<S: Stored>(block: &Block, scratch: &mut Scratch) {
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma")]
 fn unpack_panel<S: Stored>(block: &Block, row: usize, first_col: usize, out: &mut [f32]) {
     let weights = block.row(row).as_ptr();
     let scales = block.scale_row(row).as_ptr();
@@ -204,7 +228,7 @@ fn unpack_panel<S: Stored>(block: &Block, row: usize, first_col: usize, out: &mu
 
 /// Adds `cols` columns of a panel to the sums of `sums.len() / 32` inputs, laid out `[input][row][lane]`. Rows of
 /// the panel beyond the block's end hold old numbers; their sums are never stored.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma")]
 fn panel(block: &Block, panel: &[f32], first: usize, col: usize, cols: usize, sums: &mut [f32]) {
     assert!(panel.len() >= TILE_ROWS * cols);
     let inputs = sums.len() / (TILE_ROWS * 8);
@@ -222,7 +246,7 @@ fn panel(block: &Block, panel: &[f32], first: usize, col: usize, cols: usize, su
 
 /// Returns the number of inputs it dealt with.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma")]
 fn tile<const INPUTS: usize>(
     block: &Block,
     panel: &[f32],
