@@ -71,6 +71,9 @@ pub enum LabError {
     #[error("{point}: none of {requests} requests was answered; the first failed so: {first}")]
     NothingAnswered { point: String, requests: usize, first: String },
 
+    #[error(transparent)]
+    Ledger(#[from] crate::ledger::LedgerError),
+
     #[error("{point}: {what}")]
     Target { point: String, what: String },
 }
@@ -79,6 +82,7 @@ impl LabError {
     /// Whether whoever called must change something: a flag, a file. Otherwise a server or the machine failed.
     pub fn is_bad_input(&self) -> bool {
         match self {
+            LabError::Ledger(error) => error.is_bad_input(),
             LabError::NoPoints
             | LabError::TooManyRuns { .. }
             | LabError::ReadResults { .. }

@@ -5,9 +5,11 @@
 //! Nothing here changes what it measures, and nothing here knows the engine: targets bring their own knowledge.
 
 mod error;
+pub mod ledger;
 pub mod load;
 pub mod profile;
 pub mod project;
+pub mod replay;
 pub mod report;
 pub mod stats;
 pub mod sweep;

@@ -4,6 +4,7 @@ use overshot_backend::SamplingError;
 use overshot_chat::ChatError;
 use overshot_engine::Refused;
 use overshot_lab::LabError;
+use overshot_lab::ledger::LedgerError;
 use overshot_model::ModelError;
 use std::fmt;
 use std::io::Write;
@@ -98,6 +99,7 @@ fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
         || cause.is::<ChatError>()
         || cause.is::<Refused>()
         || cause.downcast_ref().is_some_and(LabError::is_bad_input)
+        || cause.downcast_ref().is_some_and(LedgerError::is_bad_input)
         || cause.downcast_ref().is_some_and(is_bad_sampling)
 }
 

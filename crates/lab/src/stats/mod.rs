@@ -7,7 +7,9 @@ mod nonnegative;
 mod student;
 
 pub use line::{Line, LineFit, MeasuredPoint, WeightedPoint, fit_line, fit_line_with_interval};
-pub use noise::{AbbaBlock, Noise, NoiseBand, minimum_detectable_effect, runs_needed, sigma_from_range};
+pub use noise::{
+    AbbaBlock, Noise, NoiseBand, difference_band, minimum_detectable_effect, runs_needed, sigma_from_range,
+};
 pub use nonnegative::{Row, nonnegative_least_squares};
 pub use student::{t_quantile, t_two_sided_p};
 

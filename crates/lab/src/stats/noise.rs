@@ -72,7 +72,7 @@ impl Noise {
         let blocks = self.blocks();
         // Few blocks know their sigma badly: Student's t says how badly.
         let quantile = if blocks < 10 { t_quantile(ALPHA, blocks as f64) } else { Z_95 };
-        let by_sigma = quantile * self.sigma() * (2.0 / runs.max(1) as f64).sqrt();
+        let by_sigma = quantile * difference_sigma(self.sigma(), runs);
         NoiseBand { share: by_sigma.max(self.fence().unwrap_or(0.0)), sigma: self.sigma(), blocks, runs }
     }
 
@@ -98,6 +98,15 @@ pub struct NoiseBand {
     pub blocks: usize,
     /// Per side of the comparison that it is meant for.
     pub runs: usize,
+}
+
+/// What a difference between two medians of `runs` runs each must exceed when one run is known to scatter by `sigma`.
+pub fn difference_band(sigma: f64, runs: usize) -> f64 {
+    Z_95 * difference_sigma(sigma, runs)
+}
+
+fn difference_sigma(sigma: f64, runs: usize) -> f64 {
+    sigma * (2.0 / runs.max(1) as f64).sqrt()
 }
 
 /// The smallest true change (as a share) that `runs` runs a side find 4 times of 5, with 5 % of false alarms. `rho` is the

@@ -1,10 +1,14 @@
 //! `overshot lab`: questions about speed that need no model and no GPU. Each command is a file with its flags; the
-//! arithmetic is in `overshot-gpu-model`.
+//! arithmetic is in `overshot-gpu-model`, the ledger in `overshot-lab`.
 
 mod cubins;
+mod lever;
+mod lever_report;
 mod numbers;
 mod occupancy;
+mod plan;
 mod points;
+mod replay;
 mod waves;
 mod waves_report;
 
@@ -15,7 +19,8 @@ const EXAMPLES: &str = "\
 Examples:
   overshot lab occupancy --regs 255 --warps 4 --smem 60 --arch sm_120
   overshot lab occupancy ~/.triton/cache
-  overshot lab waves --card \"RTX PRO 6000\" --ctas-per-request 4 --batch 64,80,96";
+  overshot lab waves --card \"RTX PRO 6000\" --ctas-per-request 4 --batch 64,80,96
+  overshot lab plan --out levers/PLAN.md";
 
 /// Find out what limits a GPU kernel, and what a change could bring.
 #[derive(Args, Clone, Debug)]
@@ -31,6 +36,12 @@ enum Question {
     Occupancy(occupancy::Arguments),
     /// How a grid fills a card: waves, cliffs, into how many CTAs to split a request.
     Waves(waves::Arguments),
+    /// Keep a ledger of performance ideas: what each should bring, what was measured, what follows.
+    Lever(lever::Arguments),
+    /// What is worth doing next and what was decided by which numbers: a page made from the ledger.
+    Plan(plan::Arguments),
+    /// Replay the campaign that the lab was born from: its numbers, what they imply, and the plan that follows.
+    Replay(replay::Arguments),
 }
 
 /// # Errors
@@ -39,5 +50,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     match &arguments.question {
         Question::Occupancy(arguments) => occupancy::run(arguments, out),
         Question::Waves(arguments) => waves::run(arguments, out),
+        Question::Lever(arguments) => lever::run(arguments, out),
+        Question::Plan(arguments) => plan::run(arguments, out),
+        Question::Replay(arguments) => replay::run(arguments, out),
     }
 }

@@ -63,6 +63,17 @@ pub fn batch_pair(text: &str) -> Result<BatchPair, String> {
     Ok(BatchPair { from, to })
 }
 
+/// Finite numbers with colons between them, as in `0:10:25`.
+pub fn numbers<const COUNT: usize>(text: &str) -> Result<[f64; COUNT], String> {
+    let parts: Option<Vec<f64>> = text
+        .split(':')
+        .take(COUNT + 1)
+        .map(|part| part.trim().parse().ok().filter(|n: &f64| n.is_finite()))
+        .collect();
+    let numbers = parts.and_then(|parts| parts.try_into().ok());
+    numbers.ok_or_else(|| format!("use {COUNT} numbers with colons between them, such as 0:10:25"))
+}
+
 /// Bytes of shared memory as people say them: `49 KB`, `8.5 KB`, `640 B`.
 pub fn shared(bytes: u32) -> String {
     match bytes {
