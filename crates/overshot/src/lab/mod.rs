@@ -8,6 +8,9 @@ mod numbers;
 mod occupancy;
 mod plan;
 mod points;
+mod project;
+mod project_report;
+mod project_texts;
 mod replay;
 mod waves;
 mod waves_report;
@@ -20,6 +23,7 @@ Examples:
   overshot lab occupancy --regs 255 --warps 4 --smem 60 --arch sm_120
   overshot lab occupancy ~/.triton/cache
   overshot lab waves --card \"RTX PRO 6000\" --ctas-per-request 4 --batch 64,80,96
+  overshot lab project \"attention / 1.5\" --profile profile.json --threshold 5
   overshot lab plan --out levers/PLAN.md";
 
 /// Find out what limits a GPU kernel, and what a change could bring.
@@ -42,6 +46,8 @@ enum Question {
     Plan(plan::Arguments),
     /// Replay the campaign that the lab was born from: its numbers, what they imply, and the plan that follows.
     Replay(replay::Arguments),
+    /// What a change would bring to the whole step, before anybody makes it: with an interval, go or no-go.
+    Project(Box<project::Arguments>),
 }
 
 /// # Errors
@@ -53,5 +59,6 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         Question::Lever(arguments) => lever::run(arguments, out),
         Question::Plan(arguments) => plan::run(arguments, out),
         Question::Replay(arguments) => replay::run(arguments, out),
+        Question::Project(arguments) => project::run(arguments, out),
     }
 }
