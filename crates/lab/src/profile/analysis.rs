@@ -2,7 +2,7 @@
 //! family would bring, how far each is from what the hardware allows. Numbers only; `text` and `plots` show them.
 
 use super::fit::Why;
-use super::{Curve, Forms, Profile, ProfileFit, SeriesFit, Stairs, StepClock};
+use super::{Curve, FormFit, FormKind, Forms, Profile, ProfileFit, SeriesFit, Stairs, StepClock};
 use crate::stats::Interval;
 use crate::{LabError, Settings};
 use serde::Serialize;
@@ -92,9 +92,10 @@ pub struct FormSummary {
     pub worst_error: f64,
 }
 
-/// By the form that was chosen for the step.
+/// By the form that was chosen for the step, or by the line where that form has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Saturation {
+    pub by: FormKind,
     /// The throughput that no batch exceeds.
     pub tokens_per_s: f64,
     pub interval: Option<Interval>,
@@ -223,7 +224,7 @@ impl Growth {
 }
 
 impl FormSummary {
-    fn of(fit: &super::FormFit) -> Self {
+    fn of(fit: &FormFit) -> Self {
         FormSummary {
             curve: fit.curve,
             floor_interval_ms: fit.interval_of(|curve| curve.floor_ms),
@@ -239,11 +240,9 @@ impl FormSummary {
 impl Saturation {
     /// `None` when time does not grow.
     fn of(step: &SeriesFit, batches: &[BatchSummary]) -> Option<Self> {
-        let chosen = step.chosen();
+        let has_limit = |fit: &&FormFit| fit.curve.last_slope_ms() > 0.0;
+        let chosen = [step.chosen(), step.linear()].into_iter().find(has_limit)?;
         let last_slope_ms = chosen.curve.last_slope_ms();
-        if last_slope_ms <= 0.0 {
-            return None;
-        }
         let tokens_per_s = 1e3 / last_slope_ms;
         let first_at = |share: f64| {
             (1..=BATCH_MAX)
@@ -253,6 +252,7 @@ impl Saturation {
         // A draw may not grow at all: its limit is infinite and belongs into no interval.
         let slopes = chosen.interval_of(Curve::last_slope_ms).filter(|slopes| slopes.low > 0.0);
         Some(Saturation {
+            by: chosen.curve.form.kind(),
             tokens_per_s,
             interval: slopes.map(|slopes| Interval { low: 1e3 / slopes.high, high: 1e3 / slopes.low }),
             half_at_batch: first_at(0.5),

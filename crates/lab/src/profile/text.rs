@@ -141,6 +141,7 @@ fn sentences(analysis: &Analysis) -> Vec<String> {
         format!("Throughput falls by {change} from B={from} to B={to}, by medians.")
     }));
     sentences.extend(gains(analysis));
+    sentences.extend(scatter(analysis));
     if analysis.batches.iter().all(|at| at.runs < 2) {
         sentences.push("One run a batch: no interval and no noise is known.".into());
     }
@@ -220,10 +221,10 @@ fn told_form(form: &FormSummary) -> Option<String> {
     match form.curve.form {
         Form::Linear => None,
         Form::Concave(experts) => Some(format!(
-            "concave, {floor} ms + {} ms a request + {shape} ms for all of {} experts, {} of them for one request.",
+            "concave, {floor} ms + {} ms a request + {shape} ms as experts are touched, {} of {} by a request.",
             number(form.curve.slope_ms),
-            experts.all,
-            experts.used_by_a_request
+            experts.used_by_a_request,
+            experts.all
         )),
         Form::Staircase(stairs) => Some(format!(
             "staircase, {floor} ms + {shape} ms a wave; {} CTAs a request on {} slots would do that.",
@@ -244,8 +245,14 @@ fn limit(analysis: &Analysis) -> Option<String> {
     let at = |batch: Option<u32>| {
         batch.map_or("no batch".into(), |batch| format!("B={}", count(u64::from(batch))))
     };
+    let chosen = analysis.growth.as_ref()?.chosen.curve.form.kind();
+    let by = if saturation.by == chosen {
+        String::new()
+    } else {
+        format!(" by the line, as the {} form has no limit", chosen.name())
+    };
     Some(format!(
-        "Throughput saturates at {} tokens/s: half of it at {}, nine tenths at {}; the best measured is {} of it.",
+        "Throughput saturates at {} tokens/s{by}: half of it at {}, nine tenths at {}; the best measured is {} of it.",
         with_interval(saturation.tokens_per_s, saturation.interval),
         at(saturation.half_at_batch),
         at(saturation.nine_tenths_at_batch),
@@ -273,4 +280,24 @@ fn gains(analysis: &Analysis) -> Option<String> {
         percent(last.gain_of_a_tenth),
         last.batch
     ))
+}
+
+/// Medians of parts need not add up to the median of the whole: the slow part is another one in every run.
+fn scatter(analysis: &Analysis) -> Option<String> {
+    const ADD_UP_TO: f64 = 0.9;
+    if analysis.families.is_empty() {
+        return None;
+    }
+    let sums = analysis.batches.iter().enumerate().map(|(place, at)| {
+        let parts: f64 = analysis.families.iter().map(|family| family.cells[place].share).sum();
+        (at.batch, parts)
+    });
+    let (batch, parts) = sums.min_by(|one, other| one.1.total_cmp(&other.1))?;
+    (parts < ADD_UP_TO).then(|| {
+        format!(
+            "The families' medians add up to {} of the step's at B={batch}: runs scatter, each slow in another family; measure on \
+             a quieter machine.",
+            percent(parts)
+        )
+    })
 }

@@ -192,9 +192,9 @@ impl Panel {
     }
 }
 
-/// No font is at hand to measure with: digits and small letters are about this wide.
+/// No font is at hand to measure with: digits and small letters are at most about this wide.
 fn text_width(text: &str) -> f64 {
-    text.chars().count() as f64 * 6.6
+    text.chars().count() as f64 * 7.0
 }
 
 impl Series {
