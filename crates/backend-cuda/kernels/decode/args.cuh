@@ -22,16 +22,28 @@ struct Pool {
     int page_entries, entries, index_stride, capacity;
 };
 
+// What one worker of a persistent launch does: from tile `first_tile` of row `first` to before tile `last_end` of row
+// `last`; rows between are whole. Nothing when `first` is behind `last`. Made by schedule.cu.
+struct Run {
+    int first, first_tile, last, last_end;
+    int part;                            // which of the parts of row `first` this worker has
+    int parts_first, parts_last;         // parts of rows `first` and `last`; of the latter this worker has the first
+    int first_window, first_extra;       // lengths of row `first`: one wait for memory less before the first copy
+    int unused[3];
+};
+
 struct Args {
     const u16* q;        // bf16 [rows, heads, 512], rows q_stride apart
     u16* out;            // bf16 [rows, heads, 512], rows out_stride apart
     const float* sink;   // [heads], natural logarithm, may be -inf
-    float* partial;      // [rows, splits, heads, 512], unused when splits is 1
-    float* partial_log;  // [rows, splits, heads]: log2 of each part's sum of exponentials
-    int* arrivals;       // [rows, head blocks], zero before the first launch; every launch leaves it zero
+    float* partial;      // [rows, splits, heads, 512], unused when splits is 1; [workers, 2, heads, 512] in version 7
+    float* partial_log;  // [rows, splits, heads]: log2 of each part's sum of exponentials; [workers, 2, heads]
+    int* arrivals;       // [rows or workers, head blocks], zero before the first launch; every launch leaves it zero
+    const Run* runs;     // [workers], version 7 only
     Pool window, extra;
     i64 q_stride, out_stride;
-    int rows, heads, splits;
+    int rows, heads;
+    int splits;          // blocks a row; workers in version 7
     float scale_log2;    // softmax scale times log2(e)
 };
 

@@ -35,6 +35,11 @@ __device__ __forceinline__ u32 f16x2_of_e4m3x2(u16 v) {
     return r;
 #endif
 }
+// Four bytes at once: halves of a register are named, not shifted out.
+__device__ __forceinline__ void f16x4_of_e4m3x4(u32 v, u32& low, u32& high) {
+    asm("{\n .reg .b16 l, h;\n mov.b32 {l, h}, %2;\n cvt.rn.f16x2.e4m3x2 %0, l;\n cvt.rn.f16x2.e4m3x2 %1, h;\n}"
+        : "=r"(low), "=r"(high) : "r"(v));
+}
 __device__ __forceinline__ u32 f16x2_of(float low, float high) {
     u32 r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -57,6 +62,11 @@ __device__ __forceinline__ float float_of_e4m3(u8 v) { return float_of_f16((u16)
 __device__ __forceinline__ u32 multiply_f16x2(u32 a, u32 b) {
     u32 r;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+__device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) {
+    u32 r;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
 // 2^(e - 127) for a UE8M0 exponent. 0 (2^-127) becomes 0 and 255 (not a number) infinity.
@@ -89,18 +99,36 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
+__device__ __forceinline__ void prefetch_l2(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 // 8 or 16 bytes, or as many zeros when `bytes` is 0.
 __device__ __forceinline__ void copy_8_bytes(u32 to, const void* from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_8_bytes(u32 to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_16_bytes(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void copy_16_bytes(u32 to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
+// Until all copies of this thread are there, those that no barrier speaks of.
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 __device__ __forceinline__ uint4 load_shared_16(u32 address) {
     uint4 v;
     asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
     return v;
+}
+__device__ __forceinline__ u64 load_shared_8(u32 address) {
+    u64 v;
+    asm volatile("ld.shared.b64 %0, [%1];" : "=l"(v) : "r"(address));
+    return v;
+}
+__device__ __forceinline__ void store_shared_8(u32 address, u64 v) {
+    asm volatile("st.shared.b64 [%0], %1;" ::"r"(address), "l"(v) : "memory");
 }
 __device__ __forceinline__ float2 load_shared_float2(u32 address) {
     float2 v;

@@ -195,6 +195,21 @@ __device__ __forceinline__ void softmax(const Block& b, Softmax& head, int m, in
     if ((b.lane & 27) == 0) store_shared_float(b.base + AT_GROWTH + ((i & 1) * HEADS + own) * 4, growth);
 }
 
+// log2 of each head's sum, and its inverse: the weights of the last tile carry them over.
+__device__ __forceinline__ void totals(const Block& b, const Softmax (&head)[M_TILES]) {
+    #pragma unroll
+    for (int m = 0; m < M_TILES; m++) {
+        float sum = head[m].sum;
+        #pragma unroll
+        for (int bit = 0; bit < 4; bit++) sum += __shfl_xor_sync(~0u, sum, bit < 2 ? 1 << bit : 2 << bit);
+        if ((b.lane & 27) == 0) {
+            const u32 totals = b.base + AT_TOTALS + (m * 16 + b.w + 8 * ((b.lane >> 2) & 1)) * 8;
+            store_shared_float(totals, sum > 0.f ? head[m].maximum + __log2f(sum) : NOTHING);
+            store_shared_float(totals + 4, sum > 0.f ? 1.f / sum : 0.f);
+        }
+    }
+}
+
 __device__ __forceinline__ void score_warps(const Args& a, const Block& b) {
     const int quarter = b.w & 3, head0 = blockIdx.y * HEADS;
     const bool rotary = quarter == 3;
@@ -259,19 +274,9 @@ __device__ __forceinline__ void score_warps(const Args& a, const Block& b) {
         if (i >= 2) barrier_wait(b.base + AT_EMPTY + (i & 1) * 8, ((i >> 1) - 1) & 1);
         #pragma unroll
         for (int m = 0; m < M_TILES; m++) softmax(b, head[m], m, i);
+        if (i == b.count - 1) totals(b, head);
         barrier_arrive(b.base + AT_FULL + (i & 1) * 8);
         if (SCORE_BUFFERS == 2 && i + 1 < b.count) scores(b, query, i + 1);
-    }
-    #pragma unroll
-    for (int m = 0; m < M_TILES; m++) {
-        float sum = head[m].sum;
-        #pragma unroll
-        for (int bit = 0; bit < 4; bit++) sum += __shfl_xor_sync(~0u, sum, bit < 2 ? 1 << bit : 2 << bit);
-        if ((b.lane & 27) == 0) {
-            const u32 totals = b.base + AT_TOTALS + (m * 16 + b.w + 8 * ((b.lane >> 2) & 1)) * 8;
-            store_shared_float(totals, sum > 0.f ? head[m].maximum + __log2f(sum) : NOTHING);
-            store_shared_float(totals + 4, sum > 0.f ? 1.f / sum : 0.f);
-        }
     }
 }
 
@@ -475,7 +480,6 @@ __device__ __forceinline__ void value_warps(const Args& a, const Block& b, const
             fetch(a, b, share, index, i - 1 + STAGES);
         }
     }
-    asm volatile("bar.sync 3, 512;" ::: "memory");            // totals are there
     const bool whole = share.active == 1;
     const int half_exponent = (exponent - 127 - WEIGHT_BITS) / 2;   // in two steps: 2^(exponent - 137) may be no float
     const float step0 = float_of_ue8m0(127 + half_exponent), step1 = float_of_ue8m0(exponent - WEIGHT_BITS - half_exponent);
@@ -483,7 +487,7 @@ __device__ __forceinline__ void value_warps(const Args& a, const Block& b, const
     for (int row = 0; row < 2 * M_TILES; row++) {
         const int m = row >> 1, k = row & 1, own = m * 16 + b.r + 8 * k, head = blockIdx.y * HEADS + own;
         if (head >= a.heads) continue;
-        const float2 total = load_shared_float2(b.base + AT_TOTALS + own * 8);
+        const float2 total = b.count > 0 ? load_shared_float2(b.base + AT_TOTALS + own * 8) : make_float2(NOTHING, 0.f);
         const float scale = total.y * (whole ? share_beside_sink(total.x, a.sink[head]) : 1.f);
         const size_t part = ((size_t)b.row * a.splits + blockIdx.x) * a.heads + head;
         u16* whole_out = a.out + (i64)b.row * a.out_stride + head * HEAD_DIMS;
@@ -521,11 +525,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) decode(cons
     else if (threadIdx.x < STAGES + 2) barrier_init(b.base + AT_FULL + (threadIdx.x - STAGES) * 8, GROUP);
     else if (threadIdx.x < STAGES + 4) barrier_init(b.base + AT_EMPTY + (threadIdx.x - STAGES - 2) * 8, GROUP);
     __syncthreads();
-    if (warp < 8) {
-        score_warps(a, b);
-        asm volatile("bar.sync 3, 512;" ::: "memory");
-    } else {
-        value_warps(a, b, share);
-    }
+    if (warp < 8) score_warps(a, b);
+    else value_warps(a, b, share);
     if (share.active > 1) merge_if_last<HEADS, WARPS>(a, b.row, blockIdx.y, share.active);
 }

@@ -7,8 +7,9 @@ use overshot_backend_cuda::selftest::{self, Options};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE...
-       gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...";
+const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE... [--only NAME]...
+       gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...
+                     [--case NAME]... [--suite main|steps|large|long|uneven]... [--prices ROW,PART]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,12 +30,22 @@ fn main() -> ExitCode {
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn build(arguments: &[String]) -> Outcome {
-    let (folder, architectures) = arguments.split_first().ok_or(USAGE)?;
+    let (folder, rest) = arguments.split_first().ok_or(USAGE)?;
+    let mut architectures = vec![];
+    let mut only = vec![];
+    let mut rest = rest.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--only" => only.push(rest.next().ok_or(USAGE)?.as_str()),
+            architecture => architectures.push(architecture),
+        }
+    }
     let folder = PathBuf::from(folder);
     std::fs::create_dir_all(&folder)?;
     let compiler = Compiler::open()?;
-    for source in selftest::sources() {
-        for architecture in architectures {
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part));
+    for source in selftest::sources().into_iter().filter(|source| wanted(&source.name)) {
+        for architecture in &architectures {
             let Source { name, text, headers, .. } = &source;
             let compiled = compiler.compile(name, text, headers, architecture, &source.options())?;
             std::fs::write(folder.join(format!("{name}.{architecture}.cubin")), &compiled.cubin)?;
@@ -57,6 +68,9 @@ fn run(arguments: &[String]) -> Outcome {
         repeats: 20,
         pool_entries: 1 << 18,
         splits: 0,
+        suites: vec![],
+        cases: vec![],
+        prices: None,
     };
     let mut out: Box<dyn std::io::Write> = Box::new(std::io::stdout());
     let mut rest = arguments.iter();
@@ -70,10 +84,18 @@ fn run(arguments: &[String]) -> Outcome {
             "--pool-entries" => options.pool_entries = value.parse()?,
             "--splits" => options.splits = value.parse()?,
             "--repeats" => options.repeats = value.parse()?,
+            "--case" => options.cases.push(value.clone()),
+            "--suite" => options.suites.push(value.clone()),
+            "--prices" => options.prices = Some(prices(value)?),
             "--only" => options.only.push(value.clone()),
             _ => return Err(format!("unknown flag {flag}\n{USAGE}").into()),
         }
     }
     eprintln!("seed {}", options.seed);
     Ok(selftest::run(&options, &mut *out)?)
+}
+
+fn prices(value: &str) -> Result<[i32; 2], Box<dyn std::error::Error>> {
+    let (row, part) = value.split_once(',').ok_or("--prices takes two numbers: ROW,PART")?;
+    Ok([row.parse()?, part.parse()?])
 }

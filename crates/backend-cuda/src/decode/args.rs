@@ -29,21 +29,44 @@ pub struct Args {
     pub out: DeviceAddress,
     /// float32 `[heads]`.
     pub sink: DeviceAddress,
-    /// float32 `[rows, splits, heads, 512]`; may be null when `splits` is 1.
+    /// float32 `[rows, splits, heads, 512]`; may be null when `splits` is 1. Version 7: `[workers, 2, heads, 512]`.
     pub partial: DeviceAddress,
-    /// float32 `[rows, splits, heads]`.
+    /// float32 `[rows, splits, heads]`; version 7: `[workers, 2, heads]`.
     pub partial_log: DeviceAddress,
-    /// int32 `[rows, heads / 16 rounded up]`, zero before the first launch.
+    /// int32 `[rows, heads / 16 rounded up]`, zero before the first launch; version 7: workers instead of rows.
     pub arrivals: DeviceAddress,
+    /// `[workers]` of [`Run`], as the schedule kernel wrote them; version 7 only.
+    pub runs: DeviceAddress,
     pub window: Pool,
     pub extra: Pool,
     pub q_stride: i64,
     pub out_stride: i64,
     pub rows: i32,
     pub heads: i32,
+    /// Blocks a row; version 7: workers.
     pub splits: i32,
     /// Softmax scale times log2(e).
     pub scale_log2: f32,
+}
+
+/// A worker's share of all rows; only kernels look inside.
+pub const RUN_BYTES: usize = 48;
+
+/// What the schedule kernel is given.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct ScheduleArgs {
+    pub window_length: DeviceAddress,
+    pub extra_length: DeviceAddress,
+    pub runs: DeviceAddress,
+    pub window_capacity: i32,
+    pub extra_capacity: i32,
+    pub rows: i32,
+    pub workers: i32,
+    pub tile: i32,
+    pub row_quarters: i32,
+    pub part_quarters: i32,
+    pub unused: i32,
 }
 
 #[cfg(test)]
@@ -53,6 +76,7 @@ mod tests {
     #[test]
     fn sizes_are_those_of_the_kernels_structs() {
         assert_eq!(size_of::<Pool>(), 48);
-        assert_eq!(size_of::<Args>(), 6 * 8 + 2 * 48 + 2 * 8 + 4 * 4);
+        assert_eq!(size_of::<Args>(), 7 * 8 + 2 * 48 + 2 * 8 + 4 * 4);
+        assert_eq!(size_of::<ScheduleArgs>(), 3 * 8 + 8 * 4);
     }
 }

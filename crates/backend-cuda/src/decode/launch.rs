@@ -1,7 +1,7 @@
 //! A loaded variant, and its launch with arguments that were looked at first.
 #![allow(unsafe_code)]
 
-use super::{Args, Pool, Variant};
+use super::{Args, Pool, Variant, schedule};
 use crate::cuda::{CudaError, Device, Grid, Kernel, KernelFacts, Stream};
 
 const ENTRY: &str = "decode";
@@ -34,7 +34,12 @@ impl DecodeKernel {
     pub unsafe fn launch(&self, stream: &Stream, args: &Args) -> Result<(), LaunchError> {
         check(args)?;
         let head_blocks = (args.heads as u32).div_ceil(self.variant.heads_per_block);
-        let grid = Grid(args.splits as u32, head_blocks, args.rows as u32);
+        let grid = if self.variant.takes_schedule() {
+            check_workers(args)?;
+            Grid(head_blocks, args.splits as u32, 1)
+        } else {
+            Grid(args.splits as u32, head_blocks, args.rows as u32)
+        };
         // SAFETY: `Args` mirrors the kernel's struct; the addresses are the caller's word.
         Ok(unsafe { self.kernel.launch(stream, grid, args) }?)
     }
@@ -57,6 +62,17 @@ fn check(args: &Args) -> Result<(), LaunchError> {
         }
     }
     [args.window, args.extra].iter().try_for_each(check_pool)
+}
+
+fn check_workers(args: &Args) -> Result<(), LaunchError> {
+    let refuse = |field, given, limit| Err(LaunchError::Argument { field, given, limit });
+    if args.runs.0 == 0 || args.partial.0 == 0 {
+        return refuse("runs", args.runs.0 as i64, "workers need a schedule and a buffer for parts");
+    }
+    if !(1..=schedule::WORKERS_MAX as i32).contains(&args.splits) {
+        return refuse("workers", args.splits.into(), "1 to 256");
+    }
+    Ok(())
 }
 
 fn check_pool(pool: &Pool) -> Result<(), LaunchError> {

@@ -7,8 +7,10 @@
 mod args;
 mod launch;
 pub mod plan;
+mod schedule;
 mod variant;
 
-pub use args::{Args, Pool};
+pub use args::{Args, Pool, RUN_BYTES, ScheduleArgs};
 pub use launch::{DecodeKernel, LaunchError};
-pub use variant::{Knobs, Scale, Variant, Version};
+pub use schedule::{Schedule, WORKERS_MAX};
+pub use variant::{Knobs, Query, Scale, Variant, Version};

@@ -1,6 +1,6 @@
 //! Which kernels there are: the versions of the ladder and the parameters each was compiled with.
 
-use super::plan::{self, Costs, Load, Plan};
+use super::plan::{self, Costs, Load, Plan, RunCosts};
 use crate::cubins::Source;
 use crate::cuda::Header;
 
@@ -14,6 +14,8 @@ const HEADERS: &[Header] = &[
     Header { name: "args.cuh", text: kernel_file!("args.cuh") },
     Header { name: "ptx.cuh", text: kernel_file!("ptx.cuh") },
     Header { name: "merge.cuh", text: kernel_file!("merge.cuh") },
+    Header { name: "cursor.cuh", text: kernel_file!("cursor.cuh") },
+    Header { name: "values.cuh", text: kernel_file!("values.cuh") },
 ];
 
 /// A step of the ladder; each file's head comment says what it taught. 3 is kept free for the prototype that came before 4: raw
@@ -25,6 +27,7 @@ pub enum Version {
     OneBarrier,
     WideTile,
     TwoRoles,
+    NoWaves,
 }
 
 impl Version {
@@ -35,6 +38,7 @@ impl Version {
             Version::OneBarrier => 4,
             Version::WideTile => 5,
             Version::TwoRoles => 6,
+            Version::NoWaves => 7,
         }
     }
 
@@ -45,6 +49,7 @@ impl Version {
             Version::OneBarrier => kernel_file!("v4_one_barrier.cu"),
             Version::WideTile => kernel_file!("v5_wide_tile.cu"),
             Version::TwoRoles => kernel_file!("v6_two_roles.cu"),
+            Version::NoWaves => kernel_file!("v7_no_waves.cu"),
         }
     }
 }
@@ -64,6 +69,13 @@ pub struct Knobs {
 pub enum Scale {
     PerElement,
     PerEight,
+}
+
+/// Where version 7 has the queries of the next row: in shared memory, or in the L2 cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    Ahead,
+    Cached,
 }
 
 impl Default for Knobs {
@@ -86,6 +98,8 @@ pub struct Variant {
     /// Versions that cannot share a row between blocks take 1.
     pub splits_max: u32,
     pub costs: Costs,
+    /// What the schedule counts for a row and for each part of a cut row, in quarters of a tile.
+    pub prices: [i32; 2],
 }
 
 impl Variant {
@@ -100,6 +114,7 @@ impl Variant {
             shared_bytes: 0,
             splits_max: 1,
             costs: Costs::H200,
+            prices: [0, 0],
         }
     }
 
@@ -127,6 +142,7 @@ impl Variant {
             shared_bytes,
             splits_max: 64,
             costs: Costs::H200,
+            prices: [0, 0],
         }
     }
 
@@ -150,6 +166,7 @@ impl Variant {
             shared_bytes,
             splits_max: 64,
             costs: Costs::H200,
+            prices: [0, 0],
         }
     }
 
@@ -173,6 +190,7 @@ impl Variant {
             shared_bytes,
             splits_max: 64,
             costs: Costs::H200,
+            prices: [0, 0],
         }
     }
 
@@ -206,31 +224,90 @@ impl Variant {
             shared_bytes,
             splits_max: 64,
             costs: Costs::H200_TWO_ROLES[usize::from(m_tiles > 1)],
+            prices: [0, 0],
         }
     }
 
-    /// The variants that a device of this architecture is served by: 16 and 32 heads a block.
+    /// As `two_roles`, but workers share the tiles of all rows.
+    pub fn no_waves(m_tiles: u32, tile: u32, stages: u32, query: Query) -> Self {
+        let heads = 16 * m_tiles;
+        let entries = stages * tile * (592 + 8);
+        let handed_over = m_tiles * 4 * (tile / 8) * 576 + 2 * heads * (2 * tile + 16) + 8 * tile * 2;
+        let ahead = u32::from(query == Query::Ahead);
+        let ring = 8 * tile * 17;
+        let small = heads * 8 + 4 * heads * 8 + m_tiles * 256 + 8 * 32 + 16 + 16;
+        let shared_bytes =
+            entries + handed_over + ring + small + stages.div_ceil(2) * 16 + 32 + ahead * heads * 1056;
+        Variant {
+            version: Version::NoWaves,
+            name: format!("v7_m{m_tiles}_t{tile}_s{stages}_q{ahead}"),
+            definitions: vec![
+                ("M_TILES", m_tiles),
+                ("TILE", tile),
+                ("STAGES", stages),
+                ("QUERY_AHEAD", ahead),
+                ("EXPECTED_SHARED_BYTES", shared_bytes),
+            ],
+            heads_per_block: heads,
+            tile,
+            threads: 512,
+            shared_bytes,
+            splits_max: 1,
+            costs: Costs::H200_TWO_ROLES[usize::from(m_tiles > 1)],
+            prices: [5, 2],
+        }
+    }
+
+    /// How a launch deals out work: a version that takes a schedule has workers, the others split rows.
+    pub fn takes_schedule(&self) -> bool {
+        self.version == Version::NoWaves
+    }
+
+    /// Workers of a device: one a multiprocessor, blocks of all heads together.
+    pub fn workers(&self, heads: u32, multiprocessors: u32) -> u32 {
+        (multiprocessors / heads.div_ceil(self.heads_per_block)).clamp(1, super::WORKERS_MAX)
+    }
+
+    /// The variants that a device of this architecture is served by: blocks that split rows, for batches that fit the
+    /// device at once, and workers that share all rows, for others.
     pub fn shipped(sm: u32) -> [Self; 2] {
         if sm < 100 {
-            [Self::two_roles(1, 64, 4, 1), Self::two_roles(2, 64, 4, 1)]
+            [Self::two_roles(1, 64, 4, 1), Self::no_waves(1, 64, 4, Query::Ahead)]
         } else {
-            [Self::two_roles(1, 32, 4, 1), Self::two_roles(2, 32, 3, 1)]
+            [Self::two_roles(1, 32, 4, 1), Self::no_waves(1, 32, 3, Query::Ahead)]
         }
     }
 
     /// The shipped variant that should end first, and its plan. `lists` are the longest window and compressed list.
     pub fn choose(sm: u32, rows: u32, heads: u32, lists: [u32; 2], multiprocessors: u32) -> (Self, Plan) {
-        let [narrow, wide] = Self::shipped(sm);
-        let [with_narrow, with_wide] =
-            [&narrow, &wide].map(|variant| variant.plan(rows, heads, lists, multiprocessors, 1));
-        if with_wide.us < with_narrow.us { (wide, with_wide) } else { (narrow, with_narrow) }
+        let [splitting, sharing] = Self::shipped(sm);
+        let [split, shared] =
+            [&splitting, &sharing].map(|variant| variant.plan(rows, heads, lists, multiprocessors, 1));
+        if shared.us < split.us { (sharing, shared) } else { (splitting, split) }
     }
 
+    /// A variant and a number of parts with which a row's answer does not depend on the other rows.
+    pub fn batch_invariant(sm: u32, lists: [u32; 2]) -> (Self, u32) {
+        let [splitting, _] = Self::shipped(sm);
+        let splits = plan::batch_invariant_splits(splitting.tiles(lists), splitting.splits_max);
+        (splitting, splits)
+    }
+
+    /// Tiles of a row whose lists are this long.
+    fn tiles(&self, lists: [u32; 2]) -> u32 {
+        lists.map(|capacity| capacity.div_ceil(self.tile)).iter().sum()
+    }
+
+    /// `splits` of the plan is the number of workers for a variant that takes a schedule.
     pub fn plan(&self, rows: u32, heads: u32, lists: [u32; 2], multiprocessors: u32, blocks: u32) -> Plan {
+        if self.takes_schedule() {
+            let workers = self.workers(heads, multiprocessors);
+            return Plan { splits: workers, us: RunCosts::H200.us(rows, self.tiles(lists), workers) };
+        }
         let load = Load {
             rows,
             head_blocks: heads.div_ceil(self.heads_per_block),
-            tiles: lists.map(|capacity| capacity.div_ceil(self.tile)).iter().sum(),
+            tiles: self.tiles(lists),
             multiprocessors,
             blocks_per_multiprocessor: blocks,
             splits_max: self.splits_max,
@@ -256,22 +333,29 @@ impl Variant {
             Self::two_roles(1, 64, 4, 2),
             Self::two_roles(1, 32, 4, 1),
             Self::two_roles(2, 32, 3, 1),
+            Self::no_waves(1, 64, 4, Query::Ahead),
+            Self::no_waves(2, 64, 3, Query::Ahead),
+            Self::no_waves(1, 32, 3, Query::Ahead),
         ]
     }
 
     /// Variants with a stage left out: their results are wrong, their times say what the stage costs.
     pub fn ablations() -> Vec<Self> {
-        let whole = Self::wide_tile(1, 2, 2);
-        [
+        let stages = [
             (1, "no_copies"),
             (2, "no_scores"),
             (4, "no_values"),
             (8, "no_softmax"),
             (14, "copies_only"),
             (15, "nothing"),
-        ]
-        .into_iter()
-        .map(|(bits, name)| {
+        ];
+        let wholes = [
+            Self::wide_tile(1, 2, 2),
+            Self::no_waves(1, 64, 4, Query::Ahead),
+            Self::no_waves(2, 64, 3, Query::Ahead),
+        ];
+        let all = wholes.iter().flat_map(|whole| stages.map(|(bits, name)| (whole, bits, name)));
+        all.map(|(whole, bits, name)| {
             let mut variant = whole.clone();
             variant.name = format!("{}_{name}", variant.name);
             variant.definitions.push(("ABLATE", bits));
@@ -295,14 +379,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_h200_takes_wide_blocks_when_narrow_ones_need_two_waves() {
+    fn an_h200_shares_rows_when_splitting_them_takes_several_waves() {
         let of = |rows, heads| {
             let (variant, plan) = Variant::choose(90, rows, heads, [128, 512], 132);
-            (variant.heads_per_block, plan.splits)
+            (variant.version.number(), plan.splits)
         };
-        assert_eq!([1, 16, 64, 128].map(|rows| of(rows, 16)), [(16, 10), (16, 5), (16, 2), (16, 1)]);
-        assert_eq!([64, 80, 128, 256].map(|rows| of(rows, 32)), [(16, 1), (32, 1), (32, 1), (32, 1)]);
-        assert_eq!([32, 48, 64].map(|rows| of(rows, 64)), [(16, 1), (32, 1), (32, 1)]);
+        assert_eq!([1, 16, 64, 132].map(|rows| of(rows, 16)), [(6, 10), (6, 5), (6, 2), (6, 1)]);
+        assert_eq!([133, 160, 200].map(|rows| of(rows, 16)), [(7, 132); 3]);
+        assert_eq!([64, 80, 256].map(|rows| of(rows, 32)), [(6, 1), (7, 66), (7, 66)]);
+        assert_eq!([32, 48, 256].map(|rows| of(rows, 64)), [(6, 1), (7, 33), (7, 33)]);
+    }
+
+    #[test]
+    fn batch_invariant_parts_depend_on_the_lists_alone() {
+        let splits = |lists| Variant::batch_invariant(90, lists).1;
+        assert_eq!([[128, 512], [128, 0], [0, 0], [128, 8192]].map(splits), [2, 1, 1, 26]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::inputs::{Case, HEAD_DIMS, Inputs};
 use super::reference::SOFTMAX_SCALE;
-use crate::cuda::{Buffer, CudaError, Device};
-use crate::decode::{Args, DecodeKernel, Pool};
+use crate::cuda::{Buffer, CudaError, Device, DeviceAddress};
+use crate::decode::{Args, DecodeKernel, Pool, RUN_BYTES, ScheduleArgs, WORKERS_MAX};
 
 const LOG2_E: f64 = std::f64::consts::LOG2_E;
 
@@ -22,6 +22,8 @@ pub struct DeviceCase {
     partial: Buffer<f32>,
     partial_log: Buffer<f32>,
     arrivals: Buffer<i32>,
+    /// One schedule a kernel: they differ in tiles and workers.
+    runs: Vec<Buffer<u8>>,
 }
 
 impl DevicePools {
@@ -32,13 +34,14 @@ impl DevicePools {
 }
 
 impl DeviceCase {
-    /// `parts` is the largest rows x splits that any launch will use.
+    /// `parts` is the largest rows x splits that any launch will use, `kernels` how many need a schedule of their own.
     pub fn new(
         device: Device,
         case: &Case,
         inputs: &Inputs,
         more_sets: &[[Vec<i32>; 2]],
         parts: usize,
+        kernels: usize,
     ) -> Result<Self, CudaError> {
         let numbers = case.rows * case.heads * HEAD_DIMS;
         let upload = |lists: &[Vec<i32>; 2]| {
@@ -57,7 +60,10 @@ impl DeviceCase {
             out: Buffer::zeroed(device, numbers)?,
             partial: Buffer::zeroed(device, parts * case.heads * HEAD_DIMS)?,
             partial_log: Buffer::zeroed(device, parts * case.heads)?,
-            arrivals: Buffer::zeroed(device, case.rows * case.heads)?,
+            arrivals: Buffer::zeroed(device, case.rows.max(WORKERS_MAX as usize) * case.heads)?,
+            runs: (0..kernels)
+                .map(|_| Buffer::zeroed(device, WORKERS_MAX as usize * RUN_BYTES))
+                .collect::<Result<_, _>>()?,
         })
     }
 
@@ -71,7 +77,26 @@ impl DeviceCase {
         self.partial_log.fill_bytes(0xff)
     }
 
-    pub fn args(&self, pools: &DevicePools, set: usize, splits: u32) -> Args {
+    /// What deals out the tiles for kernel `number`.
+    pub fn schedule_args(&self, kernel: &DecodeKernel, number: usize, workers: u32) -> ScheduleArgs {
+        let [row_quarters, part_quarters] = kernel.variant.prices;
+        ScheduleArgs {
+            window_length: self.length[0].address(),
+            extra_length: self.length[1].address(),
+            runs: self.runs[number].address(),
+            window_capacity: self.case.window.capacity as i32,
+            extra_capacity: self.case.extra.capacity as i32,
+            rows: self.case.rows as i32,
+            workers: workers as i32,
+            tile: kernel.variant.tile as i32,
+            row_quarters,
+            part_quarters,
+            unused: 0,
+        }
+    }
+
+    /// `splits` is the number of workers for a kernel that takes a schedule.
+    pub fn args(&self, pools: &DevicePools, set: usize, number: usize, splits: u32) -> Args {
         let row = (self.case.heads * HEAD_DIMS) as i64;
         let pool = |list: usize| {
             let shape = [self.case.window, self.case.extra][list];
@@ -94,6 +119,7 @@ impl DeviceCase {
             partial: self.partial.address(),
             partial_log: self.partial_log.address(),
             arrivals: self.arrivals.address(),
+            runs: self.runs[number].address(),
             window: pool(0),
             extra: pool(1),
             q_stride: row,
@@ -106,8 +132,29 @@ impl DeviceCase {
     }
 }
 
-/// The split count that `plan` chooses for a case.
+/// The same launch over one row of it.
+pub fn only_row(args: &Args, row: usize) -> Args {
+    let on = |address: DeviceAddress, bytes: i64| DeviceAddress(address.0 + row as u64 * bytes as u64);
+    let pool = |pool: Pool| Pool {
+        index: on(pool.index, 4 * i64::from(pool.index_stride)),
+        length: on(pool.length, 4),
+        ..pool
+    };
+    Args {
+        q: on(args.q, 2 * args.q_stride),
+        out: on(args.out, 2 * args.out_stride),
+        window: pool(args.window),
+        extra: pool(args.extra),
+        rows: 1,
+        ..*args
+    }
+}
+
+/// The split count that `plan` chooses for a case, or the workers of a kernel that takes a schedule.
 pub fn planned_splits(case: &Case, kernel: &DecodeKernel, multiprocessors: u32) -> u32 {
+    if kernel.variant.takes_schedule() {
+        return kernel.variant.workers(case.heads as u32, multiprocessors);
+    }
     let lists = [case.window.capacity as u32, case.extra.capacity as u32];
     let blocks = kernel.facts.ctas_per_sm;
     kernel.variant.plan(case.rows as u32, case.heads as u32, lists, multiprocessors, blocks).splits

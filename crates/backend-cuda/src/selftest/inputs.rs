@@ -2,10 +2,13 @@
 
 use overshot_model::quant::{ENTRY_DATA_BYTES, ENTRY_SCALE_BYTES, PackedPage, bf16_encode, encode_entry};
 
+use serde::Serialize;
+
 pub const HEAD_DIMS: usize = 512;
 
 /// How long the rows' lists are, out of their capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Lengths {
     Full,
     /// Uniform in 0..=capacity.

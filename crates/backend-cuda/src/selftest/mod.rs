@@ -8,13 +8,14 @@ mod device_case;
 mod inputs;
 mod reference;
 mod run;
+mod suites;
 mod timing;
 
 pub use inputs::{Case, Exponents, Lengths, ListShape};
 pub use run::{Options, SelftestError, run};
 
 use crate::cubins::Source;
-use crate::decode::Variant;
+use crate::decode::{Schedule, Variant};
 
 /// Everything that a run loads.
 pub fn sources() -> Vec<Source> {
@@ -22,6 +23,6 @@ pub fn sources() -> Vec<Source> {
         .iter()
         .chain(&Variant::ablations())
         .map(Variant::source)
-        .chain([timing::ceiling_source()])
+        .chain([timing::ceiling_source(), Schedule::source()])
         .collect()
 }

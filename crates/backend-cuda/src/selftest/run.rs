@@ -1,12 +1,12 @@
 //! The whole self-test: device, ceiling, variants, checks, times. One JSON object a line, each with a `kind`.
 
-use super::device_case::{DeviceCase, DevicePools, planned_splits};
-use super::inputs::{Case, Exponents, Lengths, ListShape};
+use super::device_case::{DeviceCase, DevicePools, only_row, planned_splits};
+use super::inputs::{Case, Exponents, HEAD_DIMS, Lengths, ListShape};
 use super::reference::{Distance, distance, reference};
 use super::timing;
 use crate::cubins::Cubins;
 use crate::cuda::{Compiler, CudaError, Device, DeviceFacts, Stream};
-use crate::decode::{DecodeKernel, LaunchError, Variant};
+use crate::decode::{DecodeKernel, LaunchError, Schedule, Variant};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,12 +42,18 @@ pub struct Options {
     pub seed: u64,
     /// Only variants whose name contains one of these; all when empty.
     pub only: Vec<String>,
+    /// Only checked cases whose name contains one of these; all when empty.
+    pub cases: Vec<String>,
     /// Timing rounds of each shape; 0 leaves timing out.
     pub rounds: usize,
     /// Entries of the compressed pool while timing; the window's has half as many.
     pub pool_entries: usize,
     /// Blocks a row while timing, instead of the planned number; 0 leaves the plan.
     pub splits: u32,
+    /// What to time: see `suites::cases`; "main" when empty.
+    pub suites: Vec<String>,
+    /// Prices of rows and parts in quarters of a tile, instead of the variant's.
+    pub prices: Option<[i32; 2]>,
     /// Launches of each checked case, all of which must give the same bits; 0 leaves checks out, for ablations.
     pub repeats: usize,
 }
@@ -57,7 +63,9 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestErro
     let device = Device::open(0)?;
     let facts = device.facts()?;
     line(report, "device", &facts)?;
-    let bench = Bench { device, stream: Stream::new(device)?, multiprocessors: facts.multiprocessors };
+    let schedule = Schedule::load(device, &cubin(options, &Schedule::source(), &facts)?)?;
+    let stream = Stream::new(device)?;
+    let bench = Bench { device, stream, schedule, multiprocessors: facts.multiprocessors };
     let read_gbs =
         timing::read_bandwidth(&bench, &cubin(options, &timing::ceiling_source(), &facts)?, &facts)?;
     line(report, "ceiling", &serde_json::json!({ "read_gbs": read_gbs }))?;
@@ -67,6 +75,7 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestErro
         if !options.only.is_empty() && !options.only.iter().any(|part| variant.name.contains(part)) {
             continue;
         }
+        let variant = Variant { prices: options.prices.unwrap_or(variant.prices), ..variant };
         let kernel = DecodeKernel::load(device, &variant, &cubin(options, &variant.source(), &facts)?)?;
         let facts = serde_json::json!({
             "variant": variant.name, "threads": variant.threads, "shared_bytes": variant.shared_bytes,
@@ -87,6 +96,7 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestErro
 pub struct Bench {
     pub device: Device,
     pub stream: Stream,
+    pub schedule: Schedule,
     pub multiprocessors: u32,
 }
 
@@ -134,6 +144,8 @@ struct Check<'a> {
     distance: Distance,
     /// Launches of the same inputs whose bits differ from the first's.
     unstable: usize,
+    /// Whether a row has the same bits alone as among all rows; not asked of kernels with a schedule.
+    same_alone: Option<bool>,
     passed: bool,
 }
 
@@ -146,7 +158,9 @@ fn check_all(
 ) -> Result<(usize, Vec<String>), SelftestError> {
     let seed = options.seed;
     let (mut checked, mut wrong) = (0, Vec::new());
-    for (number, case) in cases(seed).into_iter().enumerate() {
+    let wanted =
+        |case: &Case| options.cases.is_empty() || options.cases.iter().any(|part| case.name.contains(part));
+    for (number, case) in cases(seed).into_iter().enumerate().filter(|(_, case)| wanted(case)) {
         let mut random = fastrand::Rng::with_seed(seed + number as u64);
         let inputs = case.inputs(&mut random);
         let rows: Vec<usize> = if case.rows <= ROWS_COMPARED {
@@ -156,19 +170,15 @@ fn check_all(
         };
         let exact = reference(&case, &inputs, &rows);
         let pools = DevicePools::new(bench.device, &inputs)?;
-        let mut on_device = DeviceCase::new(bench.device, &case, &inputs, &[], case.rows * 8)?;
+        let mut on_device = DeviceCase::new(bench.device, &case, &inputs, &[], parts(&case, bench), 1)?;
         for kernel in kernels {
-            let most = kernel.variant.splits_max.min(8);
-            let mut choices =
-                vec![1, planned_splits(&case, kernel, bench.multiprocessors).min(most), 3.min(most), most];
-            choices.sort_unstable();
-            choices.dedup();
-            for splits in choices {
-                let args = on_device.args(&pools, 0, splits);
+            for splits in split_choices(&case, kernel, bench.multiprocessors) {
+                let args = on_device.args(&pools, 0, 0, splits);
                 let mut first: Option<Vec<u16>> = None;
                 let mut unstable = 0;
                 for _ in 0..options.repeats {
                     on_device.poison()?;
+                    timing::schedule(bench, kernel, &on_device, 0, splits)?;
                     timing::launch(bench, kernel, &args)?;
                     bench.stream.synchronize()?;
                     let answer = on_device.out.copy_out()?;
@@ -178,16 +188,38 @@ fn check_all(
                         Some(_) => {}
                     }
                 }
-                let distance = distance(&case, &first.unwrap_or_default(), &exact, &rows);
+                let answer = first.unwrap_or_default();
+                let same_alone = if kernel.variant.takes_schedule() {
+                    None
+                } else {
+                    let row = case.rows / 2;
+                    on_device.poison()?;
+                    timing::launch(bench, kernel, &only_row(&args, row))?;
+                    bench.stream.synchronize()?;
+                    let numbers = case.heads * HEAD_DIMS;
+                    let row = row * numbers..(row + 1) * numbers;
+                    Some(on_device.out.copy_out()?[row.clone()] == answer[row])
+                };
+                let distance = distance(&case, &answer, &exact, &rows);
                 let passed = distance.overall <= OVERALL_LIMIT.max(ROUNDING_SLACK * distance.rounding)
                     && distance.worst_head <= WORST_HEAD_LIMIT
                     && distance.not_finite == 0
-                    && unstable == 0;
+                    && unstable == 0
+                    && same_alone != Some(false);
                 let (variant, name) = (kernel.variant.name.as_str(), case.name.as_str());
                 line(
                     report,
                     "check",
-                    &Check { variant, case: name, splits, seed: case.seed, distance, unstable, passed },
+                    &Check {
+                        variant,
+                        case: name,
+                        splits,
+                        seed: case.seed,
+                        distance,
+                        unstable,
+                        same_alone,
+                        passed,
+                    },
                 )?;
                 checked += 1;
                 if !passed {
@@ -197,6 +229,21 @@ fn check_all(
         }
     }
     Ok((checked, wrong))
+}
+
+/// Parts that a launch may write: a row has at most 8, a worker 2.
+fn parts(case: &Case, bench: &Bench) -> usize {
+    (case.rows * 8).max(2 * bench.multiprocessors as usize)
+}
+
+/// Split counts to check, or numbers of workers.
+fn split_choices(case: &Case, kernel: &DecodeKernel, multiprocessors: u32) -> Vec<u32> {
+    let planned = planned_splits(case, kernel, multiprocessors);
+    let most = if kernel.variant.takes_schedule() { planned } else { kernel.variant.splits_max.min(8) };
+    let mut choices = vec![1, planned.min(most), 3.min(most), 41.min(most), most];
+    choices.sort_unstable();
+    choices.dedup();
+    choices
 }
 
 /// Small enough for the float64 reference, and every corner that the kernels promise to take.

@@ -2,16 +2,15 @@
 #![allow(unsafe_code)]
 
 use super::device_case::{DeviceCase, DevicePools, planned_splits};
-use super::inputs::{Case, Exponents, HEAD_DIMS, Lengths, ListShape};
+use super::inputs::{Case, HEAD_DIMS, Inputs, Lengths, ListShape};
 use super::run::{Bench, Options, SelftestError, line};
+use super::suites;
 use crate::cubins::Source;
 use crate::cuda::{Buffer, DeviceAddress, DeviceFacts, Event, Graph, Grid, Kernel};
 use crate::decode::{Args, DecodeKernel};
 use serde::Serialize;
 use std::io::Write;
 
-const BATCHES: [usize; 10] = [1, 8, 16, 32, 48, 64, 80, 96, 128, 256];
-const HEADS: [usize; 3] = [16, 32, 64];
 /// What a graph's launches read together: several times an L2 cache.
 const GRAPH_BYTES: usize = 300_000_000;
 const SETS_MAX: usize = 128;
@@ -22,6 +21,22 @@ pub(super) fn launch(bench: &Bench, kernel: &DecodeKernel, args: &Args) -> Resul
     // SAFETY: `args` come from `DeviceCase::args`, whose buffers outlive every launch: they are dropped after the
     // stream was synchronized.
     Ok(unsafe { kernel.launch(&bench.stream, args) }?)
+}
+
+/// Deals out the tiles of kernel `number`, if it takes a schedule.
+pub(super) fn schedule(
+    bench: &Bench,
+    kernel: &DecodeKernel,
+    case: &DeviceCase,
+    number: usize,
+    workers: u32,
+) -> Result<(), SelftestError> {
+    if !kernel.variant.takes_schedule() {
+        return Ok(());
+    }
+    let args = case.schedule_args(kernel, number, workers);
+    // SAFETY: as in `launch`.
+    Ok(unsafe { bench.schedule.launch(&bench.stream, &args) }?)
 }
 
 pub(super) fn ceiling_source() -> Source {
@@ -68,6 +83,7 @@ struct Time<'a> {
     heads: usize,
     batch: usize,
     shape: &'a str,
+    lengths: Lengths,
     splits: u32,
     us_p50: f64,
     us_p10: f64,
@@ -81,7 +97,7 @@ struct Time<'a> {
     tflops: f64,
 }
 
-/// Window alone, and window with 512 compressed entries, at every batch size and head count.
+/// Every case of the suites, kernels taking turns.
 pub(super) fn time_all(
     bench: &Bench,
     kernels: &[DecodeKernel],
@@ -90,54 +106,33 @@ pub(super) fn time_all(
     report: &mut dyn Write,
 ) -> Result<(), SelftestError> {
     let mut random = fastrand::Rng::with_seed(options.seed);
-    let window = ListShape { capacity: 128, page_entries: 64, entries: options.pool_entries / 2 };
-    let extra = ListShape { capacity: 512, page_entries: 64, entries: options.pool_entries };
-    let tiny = Case {
-        name: "pools".into(),
-        rows: 1,
-        heads: 1,
-        window,
-        extra,
-        lengths: Lengths::Full,
-        exponents: Exponents::Natural,
-        q_scale: 1.0,
-        masked_one_in: 0,
-        sinks_off: 0,
-        seed: options.seed,
-    };
+    let tiny = suites::pools(options.pool_entries, options.seed);
     let mut inputs = tiny.inputs(&mut random);
     let pools = DevicePools::new(bench.device, &inputs)?;
-    let none = ListShape { capacity: 0, ..extra };
-    for (shape, extra) in [("128", none), ("128+512", extra)] {
-        for heads in HEADS {
-            for rows in BATCHES {
-                let case = Case { name: shape.into(), rows, heads, extra, ..tiny.clone() };
-                let fresh = Case {
-                    window: ListShape { entries: 64, ..window },
-                    extra: ListShape { entries: 64, ..extra },
-                    ..case.clone()
-                };
-                let small = fresh.inputs(&mut random);
-                inputs.q = small.q;
-                inputs.sink = small.sink;
-                inputs.length = small.length;
-                let bytes = bytes(&case);
-                let sets = (GRAPH_BYTES / bytes).clamp(2, SETS_MAX);
-                let mut lists: Vec<[Vec<i32>; 2]> = (0..sets)
-                    .map(|_| [case.window_indices(&mut random), case.extra_indices(&mut random)])
-                    .collect();
-                inputs.index = lists.pop().unwrap_or_default();
-                time_case(bench, kernels, options, &pools, &case, &inputs, &lists, read_gbs, report)?;
-            }
-        }
+    for case in suites::cases(&options.suites, &tiny) {
+        // Everything but the pools is drawn anew; theirs would take minutes.
+        let small = |list: ListShape| ListShape { entries: 64, ..list };
+        let fresh = Case { window: small(case.window), extra: small(case.extra), ..case.clone() };
+        let fresh = fresh.inputs(&mut random);
+        inputs.q = fresh.q;
+        inputs.sink = fresh.sink;
+        inputs.length = fresh.length;
+        let sets = (GRAPH_BYTES / bytes(&case, &inputs)).clamp(2, SETS_MAX);
+        let mut lists: Vec<[Vec<i32>; 2]> =
+            (0..sets).map(|_| [case.window_indices(&mut random), case.extra_indices(&mut random)]).collect();
+        inputs.index = lists.pop().unwrap_or_default();
+        time_case(bench, kernels, options, &pools, &case, &inputs, &lists, read_gbs, report)?;
     }
     Ok(())
 }
 
+fn tokens(inputs: &Inputs) -> usize {
+    inputs.length.iter().flatten().map(|length| *length as usize).sum()
+}
+
 /// What must move: each visible entry once, queries in, answers out, indices.
-fn bytes(case: &Case) -> usize {
-    let tokens = case.rows * (case.window.capacity + case.extra.capacity);
-    tokens * (584 + 4) + 2 * case.rows * case.heads * HEAD_DIMS * 2
+fn bytes(case: &Case, inputs: &Inputs) -> usize {
+    tokens(inputs) * (584 + 4) + 2 * case.rows * case.heads * HEAD_DIMS * 2
 }
 
 fn time_case(
@@ -146,7 +141,7 @@ fn time_case(
     options: &Options,
     pools: &DevicePools,
     case: &Case,
-    inputs: &super::inputs::Inputs,
+    inputs: &Inputs,
     more_sets: &[[Vec<i32>; 2]],
     read_gbs: f64,
     report: &mut dyn Write,
@@ -156,13 +151,18 @@ fn time_case(
         given => given.min(kernel.variant.splits_max),
     };
     let splits: Vec<u32> = kernels.iter().map(splits_of).collect();
-    let parts = case.rows * splits.iter().copied().max().unwrap_or(1) as usize;
-    let on_device = DeviceCase::new(bench.device, case, inputs, more_sets, parts)?;
+    let parts_of = |(kernel, splits): (&DecodeKernel, &u32)| {
+        let each = if kernel.variant.takes_schedule() { 2 } else { case.rows };
+        each * *splits as usize
+    };
+    let parts = kernels.iter().zip(&splits).map(parts_of).max().unwrap_or(1);
+    let on_device = DeviceCase::new(bench.device, case, inputs, more_sets, parts, kernels.len())?;
     let mut graphs = Vec::new();
-    for (kernel, splits) in kernels.iter().zip(&splits) {
+    for (number, (kernel, splits)) in kernels.iter().zip(&splits).enumerate() {
+        schedule(bench, kernel, &on_device, number, *splits)?;
         let graph: Graph = bench.stream.capture(|| {
             (0..on_device.sets())
-                .try_for_each(|set| launch(bench, kernel, &on_device.args(pools, set, *splits)))
+                .try_for_each(|set| launch(bench, kernel, &on_device.args(pools, set, number, *splits)))
         })?;
         graph.launch(&bench.stream)?;
         graphs.push(graph);
@@ -178,9 +178,8 @@ fn time_case(
             times.push(end.microseconds_since(&begin)? / on_device.sets() as f64);
         }
     }
-    let bytes = bytes(case);
-    let tokens = case.rows * (case.window.capacity + case.extra.capacity);
-    let gflop = (tokens * case.heads * 4 * HEAD_DIMS) as f64 / 1e9;
+    let bytes = bytes(case, inputs);
+    let gflop = (tokens(inputs) * case.heads * 4 * HEAD_DIMS) as f64 / 1e9;
     for ((kernel, splits), times) in kernels.iter().zip(splits).zip(&mut times) {
         times.sort_by(f64::total_cmp);
         let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
@@ -190,6 +189,7 @@ fn time_case(
             heads: case.heads,
             batch: case.rows,
             shape: &case.name,
+            lengths: case.lengths,
             splits,
             us_p50: at(0.5),
             us_p10: at(0.1),
@@ -204,5 +204,34 @@ fn time_case(
         };
         line(report, "time", &time)?;
     }
-    Ok(())
+    time_schedule(bench, kernels, &on_device, case, report)
+}
+
+/// The first kernel's schedule, made once a step for all layers of a kind.
+fn time_schedule(
+    bench: &Bench,
+    kernels: &[DecodeKernel],
+    on_device: &DeviceCase,
+    case: &Case,
+    report: &mut dyn Write,
+) -> Result<(), SelftestError> {
+    const LAUNCHES: usize = 20;
+    let Some(kernel) = kernels.iter().find(|kernel| kernel.variant.takes_schedule()) else { return Ok(()) };
+    let workers = planned_splits(case, kernel, bench.multiprocessors);
+    let graph: Graph = bench
+        .stream
+        .capture(|| (0..LAUNCHES).try_for_each(|_| schedule(bench, kernel, on_device, 0, workers)))?;
+    let (begin, end) = (Event::new(bench.device)?, Event::new(bench.device)?);
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        begin.record(&bench.stream)?;
+        graph.launch(&bench.stream)?;
+        end.record(&bench.stream)?;
+        best = best.min(end.microseconds_since(&begin)? / LAUNCHES as f64);
+    }
+    let facts = serde_json::json!({
+        "variant": kernel.variant.name, "heads": case.heads, "batch": case.rows, "shape": case.name,
+        "lengths": case.lengths, "workers": workers, "us_min": best,
+    });
+    line(report, "schedule", &facts)
 }
