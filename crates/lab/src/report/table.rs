@@ -66,8 +66,7 @@ impl Table {
 }
 
 fn is_number(cell: &str) -> bool {
-    let size = cell.strip_prefix('-').unwrap_or(cell);
-    size.is_empty() || size.starts_with(|c: char| c.is_ascii_digit())
+    cell.is_empty() || cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit())
 }
 
 /// Three to four digits that mean something: `1,234`, `123`, `12.3`, `1.23`, `0.0123`.
