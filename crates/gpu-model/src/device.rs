@@ -1,8 +1,10 @@
 //! What an SM of each architecture offers, and how many SMs the cards have that people run this model on.
 //!
-//! Sources. Warps, CTAs and shared memory: the table of technical specifications per compute capability in NVIDIA's CUDA
-//! Programming Guide. Granules, CTAs and named barriers: NVIDIA's occupancy header of CUDA 13.0, which was run beside
-//! `occupancy.rs` on a grid (docs/lab.md says how many points). Cards: NVIDIA's data sheets; the H200 was also asked itself.
+//! Sources. Warps and shared memory: the table of technical specifications per compute capability in NVIDIA's CUDA Programming
+//! Guide; no such device was at hand but the H200. Granules, CTA slots and named barriers: NVIDIA's occupancy header of CUDA 13.0,
+//! which is asked beside `occupancy.rs` for all of these; warps and shared memory are told to it, so it confirms neither. Cards: NVIDIA's
+//! data sheets, SMs as their cores over 128 where a sheet counts cores only; listings agree on H20, H100 PCIe, H200 and B200, and
+//! the H200 was also asked itself.
 //! Nothing here asks a driver: an unknown architecture is an error, never a guess.
 
 use serde::Serialize;

@@ -16,6 +16,7 @@ mod lab;
 mod line_source;
 mod logits_file;
 mod model_source;
+mod outputs;
 mod run;
 mod sampling;
 mod score;

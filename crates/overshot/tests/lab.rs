@@ -1,5 +1,5 @@
-//! `overshot lab` as a program: what docs/lab.md shows is what it prints, and bad input ends with exit code 2 and one
-//! sentence.
+//! `overshot lab` as a program: what docs/lab.md and docs/lab-project.md show is what it prints, and bad input ends with
+//! exit code 2 and one sentence.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,8 @@ fn words(line: &str) -> Vec<String> {
 
 #[test]
 fn the_transcripts_of_the_documentation_are_real() {
-    let text = std::fs::read_to_string(root().join("docs/lab.md")).unwrap();
+    let pages = ["docs/lab.md", "docs/lab-project.md"];
+    let text = pages.map(|page| std::fs::read_to_string(root().join(page)).unwrap()).concat();
     let blocks = text.split("```console\n$ overshot ").skip(1);
     let mut compared = 0;
     for block in blocks {
@@ -40,7 +41,7 @@ fn the_transcripts_of_the_documentation_are_real() {
         }
         compared += 1;
     }
-    assert_eq!(compared, 5);
+    assert_eq!(compared, 8);
 }
 
 #[test]
@@ -65,6 +66,8 @@ fn bad_input_is_one_sentence_and_exit_code_2() {
         ("lab occupancy --regs 255 --warps 4".into(), "--arch"),
         ("lab occupancy --regs 255 --warps 4 --smem -1 --arch sm_120".into(), "KB of 1,024 bytes"),
         ("lab waves --sms 188".into(), "nothing is asked"),
+        ("lab project attention/x --floor 36.3".into(), "is no lever"),
+        (format!("lab project attention/2 --profile {}", file("profile.json", b"{\"a\"")), "not a profile"),
         (measured, "time NaN"),
     ] {
         let output = overshot(&words(&line));

@@ -5,10 +5,14 @@
 //! what a step took and what attention took in it belong together. The host gap is a family like the others. Families
 //! need not add up to the step: kernels may run side by side.
 
+pub mod analysis;
 pub mod families;
 mod file;
 pub mod fit;
 pub mod forms;
+pub mod plots;
+pub mod runs;
+pub mod text;
 pub mod trace;
 
 pub use fit::{FormFit, ProfileFit, SeriesFit};

@@ -72,9 +72,14 @@ impl Mechanism {
             let what = format!("an SM of {} cannot hold a single CTA of it today", kernel.architecture);
             return Err(LabError::BadLaunch { what });
         }
+        let ctas_per_sm_after = after.ctas_per_sm(&kernel.architecture).map_err(told)?;
+        if ctas_per_sm_after == 0 {
+            let what = format!("after the change an SM of {} cannot hold a single CTA", kernel.architecture);
+            return Err(LabError::BadLaunch { what });
+        }
         Ok(Mechanism {
             ctas_per_sm_before: before.ctas_per_sm,
-            ctas_per_sm_after: after.ctas_per_sm(&kernel.architecture).map_err(told)?,
+            ctas_per_sm_after,
             binding: before.binding,
             gate: Some(kernel.launch.gate(&kernel.architecture).map_err(told)?),
             grows,
@@ -133,7 +138,7 @@ mod tests {
         assert_eq!(mechanism("shared memory -> 32 KB and registers -> 168").unwrap().ctas_per_sm_after, 3);
         let more = mechanism("shared memory -> 81 KB").unwrap();
         assert!(!more.moves() && more.grows.len() == 1);
-        assert_eq!(mechanism("shared memory -> 120 KB").unwrap().ctas_per_sm_after, 0);
+        assert!(matches!(mechanism("shared memory -> 120 KB"), Err(LabError::BadLaunch { .. })));
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub struct FittedStep<'fit> {
 impl<'fit> FittedStep<'fit> {
     /// Every series by the form that predicts it best.
     pub fn chosen(fit: &'fit ProfileFit) -> Self {
-        FittedStep::by("best form of each family", fit, SeriesFit::chosen)
+        FittedStep::by("best", fit, SeriesFit::chosen)
     }
 
     /// Every series by this form where it could be fitted, else by its best.

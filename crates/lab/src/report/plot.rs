@@ -46,6 +46,8 @@ pub enum Look {
     Fitted,
     /// A dashed line: what the machine allows.
     Limit,
+    /// A band between the ends of the whiskers, in a colour of its own: a part of a stack.
+    Band(u8),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,9 +64,17 @@ pub struct Mark {
     pub text: String,
 }
 
+/// Of bands, apart for colour-blind eyes; neighbours differ in lightness too.
+const BAND_COLOURS: [&str; 8] =
+    ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999"];
+
+/// Of a name inside its band.
+const BAND_LABEL_HEIGHT: f64 = 15.0;
+const LEGEND_LINE_HEIGHT: f64 = 18.0;
+
 const STYLE: &str = "\
 svg{background:#fff;font:13px system-ui,sans-serif}\
-text{fill:#222}.small{font-size:12px;fill:#555}.title{font-size:17px;font-weight:600}.name{font-weight:600}\
+text{fill:#222}.small{font-size:12px;fill:#555}.inside{font-size:12px;fill:#111}.title{font-size:17px;font-weight:600}.name{font-weight:600}\
 .grid{stroke:#ddd}.axis{stroke:#888}\
 .measured{fill:#0072b2;stroke:#0072b2;stroke-width:1.5}.fitted{fill:none;stroke:#0072b2;stroke-width:1.8}\
 .limit{fill:none;stroke:#d55e00;stroke-width:1.8;stroke-dasharray:6 4}.mark{stroke:#d55e00;stroke-width:1.2;stroke-dasharray:2 3}\
@@ -74,7 +84,7 @@ text{fill:#222}.small{font-size:12px;fill:#555}.title{font-size:17px;font-weight
 
 impl Plot {
     pub fn svg(&self) -> String {
-        let height = HEAD_HEIGHT + PANEL_HEIGHT * self.panels.len() as f64;
+        let height = HEAD_HEIGHT + self.panels.iter().map(Panel::height).sum::<f64>();
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
              role=\"img\"><title>{}</title><style>{STYLE}</style>\n",
@@ -82,8 +92,10 @@ impl Plot {
         );
         text(&mut svg, "title", (LEFT, 26.0), "start", &self.title);
         text(&mut svg, "small", (LEFT, 45.0), "start", &self.subtitle);
-        for (index, panel) in self.panels.iter().enumerate() {
-            panel.draw(HEAD_HEIGHT + PANEL_HEIGHT * index as f64, &mut svg);
+        let mut top = HEAD_HEIGHT;
+        for panel in &self.panels {
+            panel.draw(top, &mut svg);
+            top += panel.height();
         }
         svg.push_str("</svg>\n");
         svg
@@ -91,7 +103,12 @@ impl Plot {
 }
 
 impl Panel {
+    fn height(&self) -> f64 {
+        PANEL_HEIGHT + LEGEND_LINE_HEIGHT * self.legend_lines().len().saturating_sub(1) as f64
+    }
+
     fn draw(&self, top: f64, svg: &mut String) {
+        let bottom = top + self.height();
         let area = Area {
             x: Axis::covering(
                 self.series.iter().flat_map(|s| s.points.iter().map(|p| p.x)),
@@ -102,8 +119,8 @@ impl Panel {
                 self.series
                     .iter()
                     .flat_map(|s| s.points.iter().flat_map(|p| [p.y, p.spread.map_or(p.y, |s| s.1)])),
-                top + PANEL_HEIGHT - BOTTOM,
-                top + TOP,
+                bottom - BOTTOM,
+                bottom - PANEL_HEIGHT + TOP,
             ),
         };
         text(svg, "name", (LEFT, top + 18.0), "start", &self.title);
@@ -142,27 +159,80 @@ impl Panel {
         );
     }
 
-    /// To the right of the title, from the right.
-    fn draw_legend(&self, top: f64, svg: &mut String) {
-        let y = top + 14.0;
-        let mut right = WIDTH - RIGHT;
-        for series in self.series.iter().rev() {
-            text(svg, "small", (right, y + 4.0), "end", &series.name);
-            // No font is at hand to measure with: digits and small letters are about this wide.
-            right -= series.name.chars().count() as f64 * 6.6 + 8.0;
-            match series.look {
-                Look::Measured => dot(svg, (right - 6.0, y)),
-                Look::Fitted => line(svg, "fitted", (right - 20.0, y), (right, y)),
-                Look::Limit => line(svg, "limit", (right - 20.0, y), (right, y)),
+    /// The series that fit beside the title; of many, lines below it.
+    fn legend_lines(&self) -> Vec<Vec<&Series>> {
+        let beside = WIDTH - LEFT - RIGHT - text_width(&self.title) - 20.0;
+        let width = |series: &[&Series]| series.iter().map(|series| series.legend_width()).sum::<f64>();
+        let all: Vec<&Series> = self.series.iter().collect();
+        if width(&all) <= beside {
+            return vec![all];
+        }
+        let mut lines = vec![Vec::new(), Vec::new()];
+        for series in all {
+            let last = lines.last_mut().expect("there are two lines at least");
+            if width(last) + series.legend_width() > WIDTH - LEFT - RIGHT {
+                lines.push(vec![series]);
+            } else {
+                last.push(series);
             }
-            right -= 36.0;
+        }
+        lines
+    }
+
+    fn draw_legend(&self, top: f64, svg: &mut String) {
+        for (index, line) in self.legend_lines().into_iter().enumerate() {
+            let y = top + 14.0 + LEGEND_LINE_HEIGHT * index as f64;
+            let mut right = WIDTH - RIGHT;
+            for series in line.into_iter().rev() {
+                text(svg, "small", (right, y + 4.0), "end", &series.name);
+                series.draw_key(right - text_width(&series.name) - 8.0, y, svg);
+                right -= series.legend_width();
+            }
         }
     }
 }
 
+/// No font is at hand to measure with: digits and small letters are at most about this wide.
+fn text_width(text: &str) -> f64 {
+    text.chars().count() as f64 * 7.0
+}
+
 impl Series {
+    fn legend_width(&self) -> f64 {
+        text_width(&self.name) + 44.0
+    }
+
+    /// How it looks, to the left of `right`.
+    fn draw_key(&self, right: f64, y: f64, svg: &mut String) {
+        match self.look {
+            Look::Measured => dot(svg, (right - 6.0, y)),
+            Look::Fitted => line(svg, "fitted", (right - 20.0, y), (right, y)),
+            Look::Limit => line(svg, "limit", (right - 20.0, y), (right, y)),
+            Look::Band(colour) => {
+                let (left, above) = (right - 14.0, y - 6.0);
+                let corners = [(left, above), (right, above), (right, y + 6.0), (left, y + 6.0)];
+                polygon(svg, band_colour(colour), &corners);
+            }
+        }
+    }
+
+    /// The band, and its name where it is high enough at its right end.
+    fn draw_band(&self, area: &Area, colour: u8, svg: &mut String) {
+        let ends = |point: &PlotPoint| point.spread.unwrap_or((point.y, point.y));
+        let place = |point: &PlotPoint, y: f64| (area.x.place(point.x), area.y.place(y));
+        let above = self.points.iter().map(|point| place(point, ends(point).1));
+        let below = self.points.iter().rev().map(|point| place(point, ends(point).0));
+        polygon(svg, band_colour(colour), &above.chain(below).collect::<Vec<_>>());
+        let Some(last) = self.points.last() else { return };
+        let ((x, low), (_, high)) = (place(last, ends(last).0), place(last, ends(last).1));
+        if low - high >= BAND_LABEL_HEIGHT {
+            text(svg, "inside", (x - 6.0, f64::midpoint(low, high) + 4.0), "end", &self.name);
+        }
+    }
+
     fn draw(&self, area: &Area, svg: &mut String) {
         let class = match self.look {
+            Look::Band(colour) => return self.draw_band(area, colour, svg),
             Look::Measured => {
                 for point in &self.points {
                     let (x, y) = (area.x.place(point.x), area.y.place(point.y));
@@ -240,6 +310,18 @@ fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
     );
 }
 
+fn polygon(svg: &mut String, colour: &str, corners: &[(f64, f64)]) {
+    let places = corners.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ");
+    let _ = writeln!(
+        svg,
+        "<polygon fill=\"{colour}\" fill-opacity=\"0.75\" stroke=\"{colour}\" points=\"{places}\"/>"
+    );
+}
+
+fn band_colour(number: u8) -> &'static str {
+    BAND_COLOURS[usize::from(number) % BAND_COLOURS.len()]
+}
+
 fn dot(svg: &mut String, at: (f64, f64)) {
     let _ = writeln!(svg, "<circle class=\"measured\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.6\"/>", at.0, at.1);
 }
@@ -307,6 +389,7 @@ mod tests {
                 series(Look::Measured, "measured"),
                 series(Look::Fitted, "f"),
                 series(Look::Limit, "l"),
+                series(Look::Band(9), "one of many bands with a long name that goes below the title"),
             ],
             marks: vec![Mark { x: 48.0, text: "falls".into() }],
         };
@@ -317,5 +400,6 @@ mod tests {
         let opened = svg.matches("<text").count();
         assert_eq!(opened, svg.matches("</text>").count());
         assert_eq!(svg.matches("<polyline").count(), 4);
+        assert_eq!(svg.matches("<polygon").count(), 4, "two bands and their keys");
     }
 }

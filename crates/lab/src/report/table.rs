@@ -66,7 +66,8 @@ impl Table {
 }
 
 fn is_number(cell: &str) -> bool {
-    cell.is_empty() || cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit())
+    let size = cell.strip_prefix('-').unwrap_or(cell);
+    size.is_empty() || size.starts_with(|c: char| c.is_ascii_digit())
 }
 
 /// Three to four digits that mean something: `1,234`, `123`, `12.3`, `1.23`, `0.0123`.

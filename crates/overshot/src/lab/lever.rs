@@ -63,6 +63,9 @@ enum Action {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Example:\n  overshot lab lever new smem-49k --title \"Half-size tiles\" --hypothesis \"Shared memory is the limit\" \\\n    --mechanism \"CTAs per SM\" --from 1 --to 2 --of \"tok/s at C=96\" --uplift 0:15:40 --tau 5 --days 4"
+)]
 struct NewFlags {
     name: LeverName,
     /// One line
@@ -104,6 +107,9 @@ struct NewFlags {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Example:\n  overshot lab lever run smem-49k --what \"tok/s at C=96\" --unit tok/s --better higher --before 845 \\\n    --after 980 --spread 775:845:5 --moved 1:2"
+)]
 struct RunFlags {
     name: LeverName,
     /// What was measured where; the last run of the same words counts
@@ -147,6 +153,9 @@ enum BetterFlag {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Example:\n  overshot lab lever guard smem-49k --what \"tok/s at C=1, change\" --unit % --at-least -2"
+)]
 struct GuardFlags {
     name: LeverName,
     /// What must not get worse
@@ -163,6 +172,9 @@ struct GuardFlags {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Example:\n  overshot lab lever project smem-49k --of \"tok/s at C=96\" --uplift 0:10:30"
+)]
 struct ProjectFlags {
     name: LeverName,
     /// What the uplift is projected of
@@ -174,6 +186,7 @@ struct ProjectFlags {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  overshot lab lever close smem-49k --adopted")]
 struct CloseFlags {
     name: LeverName,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `overshot lab`: questions about speed that need no model and no GPU. Each command is a file with its flags; the
-//! arithmetic is in `overshot-gpu-model`, the ledger in `overshot-lab`.
+//! `overshot lab`: questions about where the time goes and what a change could bring. Each command is a file with its flags;
+//! the arithmetic is in `overshot-gpu-model`, profiles and the ledger are in `overshot-lab`.
 
 mod cubins;
 mod lever;
@@ -8,6 +8,12 @@ mod numbers;
 mod occupancy;
 mod plan;
 mod points;
+mod profile;
+mod profile_sources;
+mod profile_tables;
+mod project;
+mod project_report;
+mod project_texts;
 mod replay;
 mod waves;
 mod waves_report;
@@ -20,9 +26,11 @@ Examples:
   overshot lab occupancy --regs 255 --warps 4 --smem 60 --arch sm_120
   overshot lab occupancy ~/.triton/cache
   overshot lab waves --card \"RTX PRO 6000\" --ctas-per-request 4 --batch 64,80,96
+  overshot lab profile --trace 16=b16.json.gz --trace 64=b64.json.gz
+  overshot lab project \"attention / 1.5\" --profile profile.json --threshold 5
   overshot lab plan --out levers/PLAN.md";
 
-/// Find out what limits a GPU kernel, and what a change could bring.
+/// Find out what limits a step or a GPU kernel, and what a change could bring.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
@@ -34,6 +42,8 @@ pub struct Arguments {
 enum Question {
     /// How many CTAs of a kernel an SM holds, what stops the next one, and what would let it in.
     Occupancy(occupancy::Arguments),
+    /// Where the time of a step goes, and how it grows with the batch.
+    Profile(Box<profile::Arguments>),
     /// How a grid fills a card: waves, cliffs, into how many CTAs to split a request.
     Waves(waves::Arguments),
     /// Keep a ledger of performance ideas: what each should bring, what was measured, what follows.
@@ -42,6 +52,8 @@ enum Question {
     Plan(plan::Arguments),
     /// Replay the campaign that the lab was born from: its numbers, what they imply, and the plan that follows.
     Replay(replay::Arguments),
+    /// What a change would bring to the whole step, before anybody makes it: with an interval, go or no-go.
+    Project(Box<project::Arguments>),
 }
 
 /// # Errors
@@ -49,9 +61,11 @@ enum Question {
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     match &arguments.question {
         Question::Occupancy(arguments) => occupancy::run(arguments, out),
+        Question::Profile(arguments) => profile::run(arguments, out),
         Question::Waves(arguments) => waves::run(arguments, out),
         Question::Lever(arguments) => lever::run(arguments, out),
         Question::Plan(arguments) => plan::run(arguments, out),
         Question::Replay(arguments) => replay::run(arguments, out),
+        Question::Project(arguments) => project::run(arguments, out),
     }
 }

@@ -253,7 +253,7 @@ fn write_answer(answer: &Answer, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// "2 CTAs need <= 49 KB shared memory (has 60 KB); registers and warps are not the limit".
-fn gate_sentence(gate: &Gate) -> String {
+pub(super) fn gate_sentence(gate: &Gate) -> String {
     let subject = format!("{} per SM", ctas(gate.ctas_per_sm));
     if !gate.walls.is_empty() {
         return format!("{subject} are not possible on this architecture, by {}", list(&gate.walls));
@@ -386,7 +386,7 @@ fn amount_named(resource: Resource, number: u32) -> String {
 }
 
 /// "registers, warps and CTA slots".
-fn list(resources: &[Resource]) -> String {
+pub(super) fn list(resources: &[Resource]) -> String {
     match resources {
         [] => String::new(),
         [one] => one.to_string(),

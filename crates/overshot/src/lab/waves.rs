@@ -31,7 +31,7 @@ sweep.csv holds lines of batch,splits,time: 6 to 8 points at two batches are eno
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// A card by its name, such as \"RTX PRO 6000\" or H200
+    /// A card by its name, such as "RTX PRO 6000" or H200
     #[arg(long, value_name = "NAME", required_unless_present = "sms", conflicts_with = "sms")]
     card: Option<String>,
 

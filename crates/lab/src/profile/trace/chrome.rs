@@ -13,16 +13,17 @@ use super::timeline::{Annotation, AnnotationClock, Ran, Timeline};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use std::fmt;
-use std::io::BufRead;
+use std::io::{BufReader, Read};
 
 /// # Errors
 /// The rest of a sentence: not JSON, not a trace, or cut short.
-pub fn read(reader: &mut dyn BufRead, category: Option<&str>) -> Result<Timeline, String> {
+pub fn read(reader: &mut impl Read, category: Option<&str>) -> Result<Timeline, String> {
     let mut timeline = Timeline::default();
     timeline.on_host = category.is_some();
     let mut found = false;
     let seed = TraceSeed { timeline: &mut timeline, category, found: &mut found };
-    let mut json = serde_json::Deserializer::from_reader(reader);
+    // The parser asks for single bytes.
+    let mut json = serde_json::Deserializer::from_reader(BufReader::with_capacity(64 << 10, reader));
     seed.deserialize(&mut json).and_then(|()| json.end()).map_err(|error| told(&error))?;
     if !found {
         return Err("it is JSON without traceEvents, so no trace of a profiler".into());

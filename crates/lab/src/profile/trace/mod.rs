@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 /// Unpacked.
 const TRACE_BYTES_MAX: u64 = 8 << 30;
 
+const TEXT_BYTES_MAX: usize = 64 << 20;
+
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 #[derive(Clone, Debug)]
@@ -77,7 +79,8 @@ fn read_plain(reader: &mut dyn BufRead, options: &TraceOptions) -> Result<Traced
     let first = begin.iter().copied().find(|byte| !byte.is_ascii_whitespace());
     match first {
         Some(b'{' | b'[') => {
-            let timeline = chrome::read(reader, options.category.as_deref())?;
+            let timeline =
+                chrome::read(&mut ShortTexts { reader, since_quote: 0 }, options.category.as_deref())?;
             steps::of_timeline(timeline, &options.steps, &options.rules)
         }
         Some(_) if options.category.is_some() => {
@@ -85,6 +88,26 @@ fn read_plain(reader: &mut dyn BufRead, options: &TraceOptions) -> Result<Traced
         }
         Some(_) => nsight::read(reader, &options.steps, &options.rules),
         None => Err("the file holds nothing but spaces".into()),
+    }
+}
+
+/// Refuses what no trace has, a text of many megabytes: it would be held in memory whole.
+struct ShortTexts<'a> {
+    reader: &'a mut dyn BufRead,
+    since_quote: usize,
+}
+
+impl Read for ShortTexts<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.reader.read(into)?;
+        self.since_quote = match into[..count].iter().rposition(|byte| *byte == b'"') {
+            Some(place) => count - place,
+            None => self.since_quote + count,
+        };
+        if self.since_quote > TEXT_BYTES_MAX {
+            return Err(std::io::Error::other("a text or number in it is longer than 64 MiB"));
+        }
+        Ok(count)
     }
 }
 

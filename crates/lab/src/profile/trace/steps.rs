@@ -164,7 +164,8 @@ fn at_kernels(timeline: &Timeline, pattern: &Pattern) -> Result<Vec<Begin>, Stri
 fn after_gaps(ran: &[Ran]) -> Result<Vec<Begin>, String> {
     /// How much longer a gap between steps must be than one within.
     const LONGER_BY: f64 = 3.0;
-    const STEPS_MAX: usize = RUNS_MAX;
+    /// Shorter ones are no gaps.
+    const GAP_US_MIN: f64 = 1.0;
     let refusal = || {
         "no steps can be told in it: say how many it holds with --steps, or name a kernel that runs once a step with \
          --step-kernel, or annotations with --step-name"
@@ -179,21 +180,27 @@ fn after_gaps(ran: &[Ran]) -> Result<Vec<Begin>, String> {
         end_us = end_us.max(ran.start_us + ran.duration_us);
     }
     gaps.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let most = gaps.len().min(STEPS_MAX);
-    let ratio = |count: &usize| gaps[count - 1].0 / gaps[*count].0;
-    let cut = (1..most).max_by(|one, other| ratio(one).total_cmp(&ratio(other)));
-    let cut = cut.filter(|count| ratio(count) >= LONGER_BY).ok_or_else(refusal)?;
-    let mut firsts: Vec<usize> = gaps[..cut].iter().map(|(_, place)| *place).collect();
-    firsts.push(0);
-    firsts.sort_unstable();
-    // The first and the last may have been cut by the trace's own beginning and end.
+    let most = gaps.len().min(RUNS_MAX);
+    let next_us = |count: usize| gaps.get(count).map_or(0.0, |gap| gap.0).max(GAP_US_MIN);
+    let ratio = |count: &usize| gaps[count - 1].0 / next_us(*count);
+    let firsts = |count: usize| {
+        let mut firsts: Vec<usize> = gaps[..count].iter().map(|(_, place)| *place).chain([0]).collect();
+        firsts.sort_unstable();
+        firsts
+    };
+    let cuts = (1..=most).filter(|count| ratio(count) >= LONGER_BY && are_alike(&firsts(*count)));
+    let cut = cuts.max_by(|one, other| ratio(one).total_cmp(&ratio(other))).ok_or_else(refusal)?;
+    // The first step may have been cut by the beginning of the trace.
+    Ok(firsts(cut)[1..].iter().map(|place| Begin { us: ran[*place].start_us, counts: true }).collect())
+}
+
+/// Whether about as many kernels lie between any two of these, and more than one: else the gaps are those between kernels.
+/// The first and the last part may have been cut.
+fn are_alike(firsts: &[usize]) -> bool {
     let kernels: Vec<usize> = firsts.windows(2).skip(1).map(|pair| pair[1] - pair[0]).collect();
-    let (fewest, most) = (kernels.iter().min(), kernels.iter().max());
-    match (fewest, most) {
-        (Some(fewest), Some(most)) if *most * 10 <= *fewest * 11 => {
-            Ok(firsts[1..].iter().map(|place| Begin { us: ran[*place].start_us, counts: true }).collect())
-        }
-        _ => Err(refusal()),
+    match (kernels.iter().min(), kernels.iter().max()) {
+        (Some(fewest @ 2..), Some(most)) => *most * 10 <= *fewest * 11,
+        _ => false,
     }
 }
 
