@@ -5,6 +5,7 @@
 //! Nothing here changes what it measures, and nothing here knows the engine: targets bring their own knowledge.
 
 mod error;
+pub mod journal;
 pub mod ledger;
 pub mod load;
 pub mod profile;

@@ -1,23 +1,17 @@
-//! The results file: JSON lines, appended as each run ends, each with a check of its own. The first line has the
-//! settings: a file is only continued under the same ones. A last line that was cut off, by a crash or a full disk, is
-//! dropped; any other damage is an error that names the line.
+//! The results file: a journal whose first line has the settings, and every other line a run. A file is only continued
+//! under the same settings.
 
 use super::RunKey;
+use crate::journal::{self, Journal, Kind};
 use crate::{LabError, Measurement, Settings};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Of a results file that is read: a run is a few hundred bytes.
-const FILE_BYTES_MAX: u64 = 256 << 20;
+use std::path::Path;
 
 const FORMAT: u32 = 1;
 
-const CHECK_KEY: &str = ",\"check\":\"";
+const KIND: Kind = Kind { name: "a results file of a measurement", begins: "{\"line\":\"settings\"" };
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
@@ -35,7 +29,7 @@ enum Line {
 /// Runs that were measured: those in the file, or only in memory when there is none.
 #[derive(Debug)]
 pub struct Results {
-    file: Option<(PathBuf, File)>,
+    journal: Option<Journal>,
     records: Vec<RunRecord>,
     /// Where the record of a run stands.
     places: BTreeMap<RunKey, usize>,
@@ -43,7 +37,7 @@ pub struct Results {
 
 impl Results {
     pub fn in_memory() -> Self {
-        Results { file: None, records: Vec::new(), places: BTreeMap::new() }
+        Results { journal: None, records: Vec::new(), places: BTreeMap::new() }
     }
 
     /// Opens a results file, or makes a new one.
@@ -52,37 +46,12 @@ impl Results {
     /// A file that was not written here, is damaged, or was measured under other settings: the first that differs is
     /// named.
     pub fn open(path: &Path, settings: &Settings) -> Result<Self, LabError> {
-        let read_error = |source| LabError::ReadResults { path: path.to_owned(), source };
-        // Opening a pipe or a terminal would wait for somebody at its other end.
-        match std::fs::metadata(path) {
-            Ok(metadata) if !metadata.is_file() => {
-                return Err(read_error(std::io::Error::other("it is not a regular file")));
-            }
-            _ => {}
-        }
-        let mut file = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .write(true)
-            .truncate(false)
-            .open(path)
-            .map_err(read_error)?;
-        let mut bytes = Vec::new();
-        (&file).take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(read_error)?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(read_error(std::io::Error::other("it is longer than 256 MiB")));
-        }
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
-        let (stored, records) = read_lines(path, &bytes[..whole])?;
-        let write_error = |source| LabError::WriteResults { path: path.to_owned(), source };
+        let (journal, lines) = Journal::open(path, KIND)?;
+        let (stored, records) = understood(path, lines)?;
         if let Some(stored) = &stored {
             check_settings(path, stored, settings)?;
-        } else if whole < bytes.len() && !bytes.starts_with(b"{\"line\":\"settings\"") {
-            return Err(not_ours(path, 1));
         }
-        file.set_len(whole as u64).map_err(write_error)?;
-        file.seek(SeekFrom::End(0)).map_err(write_error)?;
-        let mut results = Results { file: Some((path.to_owned(), file)), ..Results::in_memory() };
+        let mut results = Results { journal: Some(journal), ..Results::in_memory() };
         for record in records {
             results.keep(record);
         }
@@ -90,6 +59,20 @@ impl Results {
             results.write(&Line::Settings { format: FORMAT, settings: settings.clone() })?;
         }
         Ok(results)
+    }
+
+    /// The settings and runs of a file that is only looked at.
+    ///
+    /// # Errors
+    /// A file that is not there, was not written here, is damaged or has no settings yet.
+    pub fn read(path: &Path) -> Result<(Settings, Self), LabError> {
+        let (settings, records) = understood(path, journal::read(path, KIND)?)?;
+        let settings = settings.ok_or_else(|| bad(path, 1, "the file has no runs"))?;
+        let mut results = Results::in_memory();
+        for record in records {
+            results.keep(record);
+        }
+        Ok((settings, results))
     }
 
     /// In the order in which they were first measured.
@@ -102,10 +85,8 @@ impl Results {
     /// # Errors
     /// The file cannot be written.
     pub fn append(&mut self, record: RunRecord) -> Result<&RunRecord, LabError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let ended_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let RunRecord { key, measurement } = record.clone();
-        self.write(&Line::Run { ended_unix_ms, key, measurement })?;
+        self.write(&Line::Run { ended_unix_ms: journal::unix_ms_now(), key, measurement })?;
         let place = self.keep(record);
         Ok(&self.records[place])
     }
@@ -126,56 +107,28 @@ impl Results {
     }
 
     fn write(&mut self, line: &Line) -> Result<(), LabError> {
-        let Some((path, file)) = &mut self.file else { return Ok(()) };
-        let text = serde_json::to_string(line).map_err(std::io::Error::from);
-        let written = text.and_then(|text| {
-            file.write_all(sealed(&text).as_bytes())?;
-            file.sync_data()
-        });
-        written.map_err(|source| LabError::WriteResults { path: path.clone(), source })
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.append(line))
     }
 }
 
-fn read_lines(path: &Path, bytes: &[u8]) -> Result<(Option<Settings>, Vec<RunRecord>), LabError> {
+fn understood(path: &Path, lines: Vec<Line>) -> Result<(Option<Settings>, Vec<RunRecord>), LabError> {
     let (mut settings, mut records) = (None, Vec::new());
-    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        if line.is_empty() && is_last(bytes, line) {
-            continue;
-        }
-        let number = index + 1;
-        let bad =
-            |what: &str| LabError::BadResults { path: path.to_owned(), line: number, what: what.into() };
-        let text = std::str::from_utf8(line).map_err(|_| not_ours(path, number))?;
-        let body = unsealed(text).map_err(|fault| match (fault, number) {
-            (_, 1) => not_ours(path, 1),
-            (Fault::NoCheck, _) => bad("it has no check, so it was not written by a measurement"),
-            (Fault::WrongCheck, _) => bad("it was changed after it was written"),
-        })?;
-        let line: Line = serde_json::from_str(&body).map_err(|error| bad(&error.to_string()))?;
+    for (index, line) in lines.into_iter().enumerate() {
         match line {
-            Line::Settings { format, settings: found } if number == 1 => {
-                if format != FORMAT {
-                    return Err(bad(&format!(
-                        "the file has format {format} where this program writes {FORMAT}"
-                    )));
-                }
-                settings = Some(found);
+            Line::Settings { format: FORMAT, settings: found } if index == 0 => settings = Some(found),
+            Line::Settings { format, .. } if index == 0 => {
+                let what = format!("the file has format {format} where this program writes {FORMAT}");
+                return Err(bad(path, 1, &what));
             }
-            Line::Run { key, measurement, .. } if number > 1 => records.push(RunRecord { key, measurement }),
-            _ => return Err(bad("settings stand in the first line, and only there")),
+            Line::Run { key, measurement, .. } if index > 0 => records.push(RunRecord { key, measurement }),
+            _ => return Err(bad(path, index + 1, "settings stand in the first line, and only there")),
         }
     }
     Ok((settings, records))
 }
 
-/// Whether `line`, a part of `bytes`, is what follows the last line end.
-fn is_last(bytes: &[u8], line: &[u8]) -> bool {
-    line.as_ptr_range().end == bytes.as_ptr_range().end
-}
-
-fn not_ours(path: &Path, line: usize) -> LabError {
-    let what = "this is not a results file of a measurement".into();
-    LabError::BadResults { path: path.to_owned(), line, what }
+fn bad(path: &Path, line: usize, what: &str) -> LabError {
+    LabError::BadResults { path: path.to_owned(), line, what: what.into() }
 }
 
 fn check_settings(path: &Path, before: &Settings, now: &Settings) -> Result<(), LabError> {
@@ -190,33 +143,6 @@ fn check_settings(path: &Path, before: &Settings, now: &Settings) -> Result<(), 
             now: shown(now.get(field)),
         }),
     }
-}
-
-/// A JSON object with the check of all that stands before it as its last member, and a line end.
-fn sealed(object: &str) -> String {
-    let body = object.strip_suffix('}').unwrap_or(object);
-    format!("{body}{CHECK_KEY}{:016x}\"}}\n", fnv1a(body.as_bytes()))
-}
-
-enum Fault {
-    NoCheck,
-    WrongCheck,
-}
-
-fn unsealed(line: &str) -> Result<String, Fault> {
-    let (body, check) = line.rsplit_once(CHECK_KEY).ok_or(Fault::NoCheck)?;
-    let check = check.strip_suffix("\"}").ok_or(Fault::NoCheck)?;
-    if u64::from_str_radix(check, 16) != Ok(fnv1a(body.as_bytes())) {
-        return Err(Fault::WrongCheck);
-    }
-    Ok(format!("{body}}}"))
-}
-
-/// Against accidents only: disks, editors, copies. Whoever wants to forge a result can.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]
