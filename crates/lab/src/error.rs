@@ -13,6 +13,22 @@ pub enum LabError {
     #[error("all {what} are the same: a line through one place has no slope")]
     OnePlace { what: &'static str },
 
+    #[error(
+        "all {pairs} ratios of B to A are {ratio}: numbers that do not scatter at all are not measurements, so nothing can \
+         be said about chance"
+    )]
+    NoScatter { pairs: usize, ratio: f64 },
+    #[error("{what} has no {quantity}; it has {known}")]
+    NoQuantity { what: String, quantity: String, known: String },
+    #[error("A and B were not measured alike: {differences}; compare like with like, or say --allow-unlike")]
+    Unlike { differences: String },
+    #[error("{a} and {b} have no point in common that was measured at least twice in each: {what}")]
+    NothingInCommon { a: PathBuf, b: PathBuf, what: String },
+    #[error("{path}: {what}")]
+    Import { path: PathBuf, what: String },
+    #[error("`{program}` {what}")]
+    Program { program: String, what: String },
+
     #[error("the plan has no points to measure: name at least one")]
     NoPoints,
     #[error("the plan would take {runs} runs: at most {most} are possible, use fewer points or repeats")]
@@ -84,6 +100,13 @@ impl LabError {
         match self {
             LabError::Ledger(error) => error.is_bad_input(),
             LabError::NoPoints
+            | LabError::NoScatter { .. }
+            | LabError::NoQuantity { .. }
+            | LabError::Unlike { .. }
+            | LabError::NothingInCommon { .. }
+            | LabError::Program { .. }
+            | LabError::Import { .. }
+            | LabError::NotPositive { .. }
             | LabError::TooManyRuns { .. }
             | LabError::ReadResults { .. }
             | LabError::BadResults { .. }
@@ -101,7 +124,6 @@ impl LabError {
             | LabError::BadHeader { .. } => true,
             LabError::TooFew { .. }
             | LabError::NotFinite { .. }
-            | LabError::NotPositive { .. }
             | LabError::OnePlace { .. }
             | LabError::WriteResults { .. }
             | LabError::WriteFile { .. }

@@ -4,11 +4,15 @@
 //!
 //! Nothing here changes what it measures, and nothing here knows the engine: targets bring their own knowledge.
 
+pub mod ab;
 mod error;
 pub mod journal;
 pub mod ledger;
 pub mod load;
+pub mod machine;
+pub mod noise;
 pub mod profile;
+pub mod program;
 pub mod project;
 pub mod replay;
 pub mod report;
@@ -17,4 +21,4 @@ pub mod sweep;
 mod target;
 
 pub use error::LabError;
-pub use target::{Measurement, Metric, Point, Settings, Target, Work};
+pub use target::{Better, Measurement, Metric, Point, Quantity, Settings, Target, Work};

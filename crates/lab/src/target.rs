@@ -3,6 +3,7 @@
 //! server.
 
 use crate::LabError;
+use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,6 +34,8 @@ pub enum Point {
     Prefill { tokens: usize },
     /// So many clients, each sending its next request as soon as an answer ends.
     Mixed { streams: usize },
+    /// A program, from its start to its end.
+    Program,
 }
 
 impl Point {
@@ -41,6 +44,7 @@ impl Point {
         match self {
             Point::Decode { streams } | Point::Mixed { streams } => streams,
             Point::Prefill { tokens } => tokens,
+            Point::Program => 1,
         }
     }
 
@@ -49,6 +53,7 @@ impl Point {
             Point::Decode { .. } => Work::Decode,
             Point::Prefill { .. } => Work::Prefill,
             Point::Mixed { .. } => Work::Mixed,
+            Point::Program => Work::Program,
         }
     }
 }
@@ -61,6 +66,7 @@ impl fmt::Display for Point {
             Point::Prefill { tokens } => write!(f, "prefill, {tokens} tokens"),
             Point::Mixed { streams: 1 } => write!(f, "mixed, 1 stream"),
             Point::Mixed { streams } => write!(f, "mixed, {streams} streams"),
+            Point::Program => write!(f, "the whole program"),
         }
     }
 }
@@ -72,16 +78,18 @@ pub enum Work {
     Decode,
     Prefill,
     Mixed,
+    Program,
 }
 
 impl Work {
-    pub const ALL: [Work; 3] = [Work::Decode, Work::Prefill, Work::Mixed];
+    pub const ALL: [Work; 4] = [Work::Decode, Work::Prefill, Work::Mixed, Work::Program];
 
     /// The number in which points of this kind are compared, and which the noise band is made for.
     pub fn metric(self) -> Metric {
         match self {
             Work::Decode | Work::Mixed => Metric::TokensPerS,
             Work::Prefill => Metric::PromptTokensPerS,
+            Work::Program => Metric::WallS,
         }
     }
 
@@ -90,7 +98,7 @@ impl Work {
         match self {
             Work::Decode => Some(Metric::StepMs),
             Work::Prefill => Some(Metric::FirstTokenMs),
-            Work::Mixed => None,
+            Work::Mixed | Work::Program => None,
         }
     }
 }
@@ -118,6 +126,8 @@ pub enum Metric {
     /// Between two deliveries of one answer: the median of the run.
     TokenGapMs,
     TokenGapMsP99,
+    /// Per answer, the time after its first token over the tokens after the first: the median of the run.
+    TokenMs,
     /// Answer tokens that one delivery carries.
     TokensPerDelivery,
     /// What the machine's reading and arithmetic allow for the step or prompt.
@@ -132,12 +142,14 @@ pub enum Metric {
     Requests,
     Steps,
     MeasuredS,
+    /// Of a program, from its start to its end.
+    WallS,
     /// Of one core, how much the load generator itself was busy (1 is all).
     GeneratorBusyShare,
 }
 
 impl Metric {
-    pub const ALL: [Metric; 23] = [
+    pub const ALL: [Metric; 25] = [
         Metric::TokensPerS,
         Metric::PromptTokensPerS,
         Metric::RequestsPerS,
@@ -150,6 +162,7 @@ impl Metric {
         Metric::FirstTokenMsP99,
         Metric::TokenGapMs,
         Metric::TokenGapMsP99,
+        Metric::TokenMs,
         Metric::TokensPerDelivery,
         Metric::LimitMs,
         Metric::ReadGbPerS,
@@ -160,6 +173,7 @@ impl Metric {
         Metric::Requests,
         Metric::Steps,
         Metric::MeasuredS,
+        Metric::WallS,
         Metric::GeneratorBusyShare,
     ];
 
@@ -178,6 +192,7 @@ impl Metric {
             Metric::FirstTokenMsP99 => "TTFT ms p99",
             Metric::TokenGapMs => "gap ms",
             Metric::TokenGapMsP99 => "gap ms p99",
+            Metric::TokenMs => "TPOT ms",
             Metric::TokensPerDelivery => "tok/delivery",
             Metric::LimitMs => "limit ms",
             Metric::ReadGbPerS => "read GB/s",
@@ -188,15 +203,69 @@ impl Metric {
             Metric::Requests => "requests",
             Metric::Steps => "steps",
             Metric::MeasuredS => "seconds",
+            Metric::WallS => "wall s",
             Metric::GeneratorBusyShare => "generator busy",
         }
     }
+
+    /// The direction in which the number improves; `None` for those that say what was done and not how well.
+    pub fn better(self) -> Option<Better> {
+        match self {
+            Metric::TokensPerS
+            | Metric::PromptTokensPerS
+            | Metric::RequestsPerS
+            | Metric::PassesPerS
+            | Metric::ReadGbPerS
+            | Metric::MultiplyAddGflopPerS => Some(Better::Higher),
+            Metric::StepMs
+            | Metric::StepMsP99
+            | Metric::DeviceMs
+            | Metric::HostGapMs
+            | Metric::FirstTokenMs
+            | Metric::FirstTokenMsP99
+            | Metric::TokenGapMs
+            | Metric::TokenGapMsP99
+            | Metric::TokenMs
+            | Metric::WallS => Some(Better::Lower),
+            Metric::TokensPerDelivery
+            | Metric::LimitMs
+            | Metric::ContextTokens
+            | Metric::PromptTokens
+            | Metric::AnswerTokens
+            | Metric::Requests
+            | Metric::Steps
+            | Metric::MeasuredS
+            | Metric::GeneratorBusyShare => None,
+        }
+    }
+
+    /// As in files and on command lines: `step_ms`.
+    pub fn named(name: &str) -> Option<Self> {
+        Metric::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).ok()
+    }
+}
+
+impl fmt::Display for Metric {
+    /// The name that `named` reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    Higher,
+    Lower,
 }
 
 /// What one run gave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     pub metrics: BTreeMap<Metric, f64>,
+    /// Numbers that a program printed, by the names that it gave them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub named: BTreeMap<String, f64>,
     /// Requests that failed, by kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
@@ -215,5 +284,67 @@ impl Measurement {
 
     pub fn get(&self, metric: Metric) -> Option<f64> {
         self.metrics.get(&metric).copied()
+    }
+}
+
+/// What is compared: a number that is known here, or one that a program printed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quantity {
+    Known(Metric),
+    /// Where the number stands in the printed JSON: `results.0.mean`.
+    Named(String),
+}
+
+impl Quantity {
+    pub fn of(&self, measurement: &Measurement) -> Option<f64> {
+        match self {
+            Quantity::Known(metric) => measurement.get(*metric),
+            Quantity::Named(name) => measurement.named.get(name).copied(),
+        }
+    }
+
+    pub fn title(&self) -> &str {
+        match self {
+            Quantity::Known(metric) => metric.title(),
+            Quantity::Named(name) => name,
+        }
+    }
+
+    pub fn better(&self) -> Option<Better> {
+        match self {
+            Quantity::Known(metric) => metric.better(),
+            Quantity::Named(_) => None,
+        }
+    }
+}
+
+impl From<&str> for Quantity {
+    fn from(name: &str) -> Self {
+        Metric::named(name).map_or_else(|| Quantity::Named(name.to_owned()), Quantity::Known)
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Quantity::Known(metric) => write!(f, "{metric}"),
+            Quantity::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_have_one_name_each() {
+        for metric in Metric::ALL {
+            assert_eq!(Metric::named(&metric.to_string()), Some(metric));
+            let json = serde_json::to_string(&metric).unwrap();
+            assert_eq!(json, format!("\"{metric}\""));
+        }
+        assert_eq!(Quantity::from("step_ms"), Quantity::Known(Metric::StepMs));
+        assert_eq!(Quantity::from("a.0.b"), Quantity::Named("a.0.b".into()));
     }
 }

@@ -288,6 +288,10 @@ impl Target for ServerTarget {
                 let measurement = read_mixed(&answers, from, to);
                 (answers, measurement)
             }
+            Point::Program => {
+                let what = "a server is no program that ends".into();
+                return Err(LabError::Target { point: point.to_string(), what });
+            }
         };
         let seconds = started.elapsed().as_secs_f64();
         if let Some(first) = only_failures(&answers) {

@@ -19,7 +19,7 @@ fn time_panel(work: &WorkSummary, metric: Metric) -> Panel {
     let mut series = limit_series(work, |point| point.median(Metric::LimitMs));
     let mut title = match work.work {
         Work::Decode => "Decode step".to_owned(),
-        Work::Prefill | Work::Mixed => "Prefill, time to the first token".to_owned(),
+        Work::Prefill | Work::Mixed | Work::Program => "Prefill, time to the first token".to_owned(),
     };
     if let Some(fit) = &work.fit {
         let last = work.points.last().map_or(1.0, |point| point.point.x() as f64);
@@ -60,9 +60,10 @@ fn throughput_panel(work: &WorkSummary) -> Panel {
             Work::Decode => "Decode throughput".into(),
             Work::Prefill => "Prefill throughput".into(),
             Work::Mixed => "Throughput of a mixed load".into(),
+            Work::Program => "Whole programs".into(),
         },
         x_label: x_label(work.work).into(),
-        y_label: "tokens/s".into(),
+        y_label: if work.work == Work::Program { "seconds" } else { "tokens/s" }.into(),
         series,
         marks: marks.collect(),
     }
@@ -73,6 +74,7 @@ fn x_label(work: Work) -> &'static str {
         Work::Decode => "streams that decode at the same time",
         Work::Prefill => "prompt tokens",
         Work::Mixed => "clients that send without a pause",
+        Work::Program => "program",
     }
 }
 

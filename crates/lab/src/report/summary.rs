@@ -4,7 +4,7 @@
 use crate::stats::{
     AbbaBlock, LineFit, MeasuredPoint, Noise, NoiseBand, Sample, Spread, fit_line_with_interval,
 };
-use crate::sweep::{RunKey, RunRecord};
+use crate::sweep::{RunKey, RunRecord, whole_blocks};
 use crate::{Metric, Point, Work};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,27 +115,20 @@ fn fit(points: &[(&Point, &Vec<&RunRecord>)], metric: Metric, random: &mut fastr
 
 /// From whole A/A blocks of the point that has most of them. `runs`: of a median that the band is for.
 fn noise(records: &[RunRecord], work: Work, runs: usize) -> Option<NoiseSummary> {
-    let mut places: BTreeMap<(Point, usize), BTreeMap<usize, &RunRecord>> = BTreeMap::new();
-    for record in records {
-        if let RunKey::Noise { block, place, point } = record.key
-            && point.work() == work
-        {
-            places.entry((point, block)).or_default().insert(place, record);
-        }
-    }
+    let of_noise = whole_blocks(records, |key| match *key {
+        RunKey::Noise { block, place, point } if point.work() == work => Some(((point, block), place)),
+        _ => None,
+    });
     let mut blocks: BTreeMap<Point, Vec<[&RunRecord; 4]>> = BTreeMap::new();
-    for ((point, _), block) in places {
-        let whole: Option<Vec<&RunRecord>> = (0..4).map(|place| block.get(&place).copied()).collect();
-        if let Some(block) = whole.and_then(|block| block.try_into().ok()) {
-            blocks.entry(point).or_default().push(block);
-        }
+    for ((point, _), block) in of_noise {
+        blocks.entry(point).or_default().push(block);
     }
     let (point, blocks) = blocks.into_iter().max_by_key(|(_, blocks)| blocks.len())?;
     let metrics = [Some(work.metric()), work.time()].into_iter().flatten();
     let bands = metrics.filter_map(|metric| {
         let ratios = blocks.iter().filter_map(|block| {
             let [a1, b1, b2, a2] = block.map(|record| record.measurement.get(metric));
-            AbbaBlock { a: [a1?, a2?], b: [b1?, b2?] }.log_ratio().ok()
+            AbbaBlock::in_order([a1?, b1?, b2?, a2?]).log_ratio().ok()
         });
         Some((metric, Noise::new(ratios.collect()).ok()?.band(runs)))
     });

@@ -40,6 +40,7 @@ fn title(work: &WorkSummary) -> String {
         Work::Decode => "Decode",
         Work::Prefill => "Prefill",
         Work::Mixed => "Mixed load",
+        Work::Program => "Whole programs",
     };
     let runs = |point: &PointSummary| point.metrics.values().map(|spread| spread.count).max().unwrap_or(0);
     let (fewest, most) = work
@@ -85,10 +86,12 @@ fn table(work: &WorkSummary) -> Table {
                 Metric::FirstTokenMsP99,
                 Metric::TokenGapMs,
                 Metric::TokenGapMsP99,
+                Metric::TokenMs,
                 Metric::TokensPerDelivery,
                 Metric::PassesPerS,
             ],
         ),
+        Work::Program => ("program", &[Metric::WallS]),
     };
     let is_there = |metric: &Metric| {
         let mut medians = work.points.iter().filter_map(|point| point.median(*metric));
@@ -153,7 +156,7 @@ fn sentences(work: &WorkSummary) -> Vec<String> {
             blocks(band.blocks),
             percent(band.sigma),
         ));
-        if work.work != Work::Prefill {
+        if matches!(work.work, Work::Decode | Work::Mixed) {
             if work.falls.is_empty() {
                 sentences.push("throughput never falls by more than that as streams are added".into());
             }
@@ -217,7 +220,7 @@ fn short(point: Point) -> String {
 fn fit_sentence(work: Work, fit: &LineFit) -> String {
     let (what, per) = match work {
         Work::Decode => ("step time", "stream"),
-        Work::Prefill | Work::Mixed => ("time to the first token", "prompt token"),
+        Work::Prefill | Work::Mixed | Work::Program => ("time to the first token", "prompt token"),
     };
     let most = fit.line.asymptote().map_or(String::new(), |per_ms| {
         format!("; however many, no more than {} tok/s", number(per_ms * 1e3))

@@ -25,13 +25,24 @@ pub struct AbbaBlock {
 }
 
 impl AbbaBlock {
+    /// Of four runs in the order in which they were measured.
+    pub fn in_order([a1, b1, b2, a2]: [f64; 4]) -> Self {
+        AbbaBlock { a: [a1, a2], b: [b1, b2] }
+    }
+
+    /// The same runs with one of each label on both sides: whatever A and B differ in cancels, so this is an A/A block,
+    /// though one in which half of a drift remains.
+    pub fn mixed(&self) -> Self {
+        AbbaBlock { a: [self.a[0], self.b[1]], b: [self.b[0], self.a[1]] }
+    }
+
     /// How much larger B is: the difference of the means of the logarithms.
     ///
     /// # Errors
     /// A value that is not finite or not above 0.
     pub fn log_ratio(&self) -> Result<f64, LabError> {
         let values = [self.a[0], self.a[1], self.b[0], self.b[1]];
-        let what = "an A/A block";
+        let what = "a block of A, B, B, A";
         check_finite(what, &values)?;
         if let Some(index) = values.iter().position(|value| *value <= 0.0) {
             return Err(LabError::NotPositive { what, index, value: values[index] });
@@ -72,11 +83,12 @@ impl Noise {
         let blocks = self.blocks();
         // Few blocks know their sigma badly: Student's t says how badly.
         let quantile = if blocks < 10 { t_quantile(ALPHA, blocks as f64) } else { Z_95 };
-        let by_sigma = quantile * difference_sigma(self.sigma(), runs);
-        NoiseBand { share: by_sigma.max(self.fence().unwrap_or(0.0)), sigma: self.sigma(), blocks, runs }
+        // A block is two runs a side: what it lies off shrinks or grows with the number of runs as sigma does.
+        let share = difference_sigma((quantile * self.sigma()).max(self.fence().unwrap_or(0.0)), runs);
+        NoiseBand { share, sigma: self.sigma(), blocks, runs }
     }
 
-    /// `Q3 + 3 IQR` of how far the newest blocks lay off: what even a bad day does not exceed.
+    /// `Q3 + 3 IQR` of how far the newest blocks lay off: what a single block does not exceed even on a bad day.
     fn fence(&self) -> Option<f64> {
         let recent = &self.0[self.0.len().saturating_sub(FENCE_DELTAS)..];
         if recent.len() < FENCE_DELTAS_MIN {

@@ -4,9 +4,11 @@
 //! First noise: one point again and again, as two labels that differ in nothing. Then the points, all of them once per
 //! round, each round in an order of its own, so that a machine that slows down slows every point alike.
 
+mod blocks;
 mod plan;
 mod results;
 
+pub use blocks::whole_blocks;
 pub use plan::{NoisePlan, Plan, RunKey};
 pub use results::{Results, RunRecord};
 

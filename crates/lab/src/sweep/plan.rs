@@ -44,12 +44,18 @@ pub enum RunKey {
         round: usize,
         point: Point,
     },
+    /// Place 0 to 3 of an A, B, B, A block of two different things.
+    Pair {
+        block: usize,
+        place: usize,
+        point: Point,
+    },
 }
 
 impl RunKey {
     pub fn point(&self) -> Point {
         match self {
-            RunKey::Noise { point, .. } | RunKey::Round { point, .. } => *point,
+            RunKey::Noise { point, .. } | RunKey::Round { point, .. } | RunKey::Pair { point, .. } => *point,
         }
     }
 }
@@ -94,7 +100,7 @@ impl Plan {
         };
         let is_done = |key: &RunKey| match *key {
             RunKey::Noise { block, point, .. } => is_whole(block, point),
-            RunKey::Round { .. } => done.contains(key),
+            RunKey::Round { .. } | RunKey::Pair { .. } => done.contains(key),
         };
         runs.iter().filter(|key| !is_done(key)).collect()
     }

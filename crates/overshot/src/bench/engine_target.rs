@@ -62,11 +62,11 @@ impl EngineTarget {
         let model = Arc::new(source.open()?);
         let streams = most(points, |point| match point {
             Point::Decode { streams } | Point::Mixed { streams } => Some(streams),
-            Point::Prefill { .. } => None,
+            Point::Prefill { .. } | Point::Program => None,
         });
         let prefill = most(points, |point| match point {
             Point::Prefill { tokens } => Some(tokens),
-            Point::Decode { .. } | Point::Mixed { .. } => None,
+            Point::Decode { .. } | Point::Mixed { .. } | Point::Program => None,
         });
         let limits =
             Limits { trace_steps: 1 << 16, ..Limits::for_batch(streams, Limits::default().chunk_tokens) };
@@ -237,6 +237,7 @@ impl Target for EngineTarget {
             Point::Decode { streams } => self.decode(streams),
             Point::Prefill { tokens } => self.prefill(tokens),
             Point::Mixed { .. } => Err(anyhow::anyhow!("a mixed load needs --url")),
+            Point::Program => Err(anyhow::anyhow!("the engine is no program that ends")),
         };
         measured.map_err(|error| LabError::Target { point: point.to_string(), what: format!("{error:#}") })
     }

@@ -67,6 +67,9 @@ fn line(done: usize, all: usize, record: &RunRecord) -> String {
         RunKey::Noise { block, place, .. } => {
             format!("A/A block {}, {}", block + 1, ["A", "B", "B", "A"][place % 4])
         }
+        RunKey::Pair { block, place, .. } => {
+            format!("block {}, {}", block + 1, ["A", "B", "B", "A"][place % 4])
+        }
         RunKey::Round { round, .. } => format!("round {}", round + 1),
     };
     let shown = [Metric::TokensPerS, Metric::PromptTokensPerS, Metric::StepMs, Metric::FirstTokenMs];
