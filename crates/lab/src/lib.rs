@@ -6,6 +6,7 @@
 
 pub mod ab;
 mod error;
+pub mod import;
 pub mod journal;
 pub mod ledger;
 pub mod load;
