@@ -1,9 +1,13 @@
 //! `overshot lab`: questions about where the time goes and what a change could bring. Each command is a file with its flags;
 //! the arithmetic is in `overshot-gpu-model`, profiles and the ledger are in `overshot-lab`.
 
+mod ab;
+mod ab_report;
 mod cubins;
+mod import;
 mod lever;
 mod lever_report;
+mod noise;
 mod numbers;
 mod occupancy;
 mod plan;
@@ -15,6 +19,7 @@ mod project;
 mod project_report;
 mod project_texts;
 mod replay;
+mod subjects;
 mod waves;
 mod waves_report;
 
@@ -54,6 +59,12 @@ enum Question {
     Replay(replay::Arguments),
     /// What a change would bring to the whole step, before anybody makes it: with an interval, go or no-go.
     Project(Box<project::Arguments>),
+    /// How far equal measurements lie apart: the noise band that a change must exceed.
+    Noise(noise::Arguments),
+    /// Whether B is better than A: two commands, servers, sets of flags or results files.
+    Ab(ab::Arguments),
+    /// Read result files of other tools, as runs that `ab` can compare.
+    Import(import::Arguments),
 }
 
 /// # Errors
@@ -67,5 +78,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         Question::Plan(arguments) => plan::run(arguments, out),
         Question::Replay(arguments) => replay::run(arguments, out),
         Question::Project(arguments) => project::run(arguments, out),
+        Question::Noise(arguments) => noise::run(arguments, out),
+        Question::Ab(arguments) => ab::run(arguments, out),
+        Question::Import(arguments) => import::run(arguments, out),
     }
 }
