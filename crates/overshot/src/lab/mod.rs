@@ -45,18 +45,12 @@ pub struct Arguments {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Question {
-    /// How many CTAs of a kernel an SM holds, what stops the next one, and what would let it in.
-    Occupancy(occupancy::Arguments),
     /// Where the time of a step goes, and how it grows with the batch.
     Profile(Box<profile::Arguments>),
+    /// How many CTAs of a kernel an SM holds, what stops the next one, and what would let it in.
+    Occupancy(occupancy::Arguments),
     /// How a grid fills a card: waves, cliffs, into how many CTAs to split a request.
     Waves(waves::Arguments),
-    /// Keep a ledger of performance ideas: what each should bring, what was measured, what follows.
-    Lever(lever::Arguments),
-    /// What is worth doing next and what was decided by which numbers: a page made from the ledger.
-    Plan(plan::Arguments),
-    /// Replay the campaign that the lab was born from: its numbers, what they imply, and the plan that follows.
-    Replay(replay::Arguments),
     /// What a change would bring to the whole step, before anybody makes it: with an interval, go or no-go.
     Project(Box<project::Arguments>),
     /// How far equal measurements lie apart: the noise band that a change must exceed.
@@ -65,21 +59,27 @@ enum Question {
     Ab(ab::Arguments),
     /// Read result files of other tools, as runs that `ab` can compare.
     Import(import::Arguments),
+    /// Keep a ledger of performance ideas: what each should bring, what was measured, what follows.
+    Lever(lever::Arguments),
+    /// What is worth doing next and what was decided by which numbers: a page made from the ledger.
+    Plan(plan::Arguments),
+    /// Replay the campaign that the lab was born from: its numbers, what they imply, and the plan that follows.
+    Replay(replay::Arguments),
 }
 
 /// # Errors
 /// Input that the question cannot be asked of.
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     match &arguments.question {
-        Question::Occupancy(arguments) => occupancy::run(arguments, out),
         Question::Profile(arguments) => profile::run(arguments, out),
+        Question::Occupancy(arguments) => occupancy::run(arguments, out),
         Question::Waves(arguments) => waves::run(arguments, out),
-        Question::Lever(arguments) => lever::run(arguments, out),
-        Question::Plan(arguments) => plan::run(arguments, out),
-        Question::Replay(arguments) => replay::run(arguments, out),
         Question::Project(arguments) => project::run(arguments, out),
         Question::Noise(arguments) => noise::run(arguments, out),
         Question::Ab(arguments) => ab::run(arguments, out),
         Question::Import(arguments) => import::run(arguments, out),
+        Question::Lever(arguments) => lever::run(arguments, out),
+        Question::Plan(arguments) => plan::run(arguments, out),
+        Question::Replay(arguments) => replay::run(arguments, out),
     }
 }
