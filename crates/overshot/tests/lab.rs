@@ -76,3 +76,13 @@ fn bad_input_is_one_sentence_and_exit_code_2() {
         assert!(told.contains(part) && told.lines().count() == 1, "{line}: {told}");
     }
 }
+
+/// Hardly anything of the step is the kernel's: no growth of it explains the fall, and no infinite one is asked for.
+#[test]
+fn a_fall_that_no_kernel_causes_is_told_so() {
+    let line = "lab waves --sms 188 --explain 80:96 --step-ms 120 --floor-ms 119.999";
+    let printed = String::from_utf8(overshot(&words(line)).stdout).unwrap();
+    assert!(printed.contains("more than this kernel can cause") && !printed.contains("inf"), "{printed}");
+    let simplest = "No number of CTAs a request explains it";
+    assert!(printed.contains(simplest), "{printed}");
+}

@@ -24,7 +24,8 @@ pub fn read_points(path: &Path) -> anyhow::Result<Vec<Measured>> {
 fn parse(text: &str) -> Result<Vec<Measured>, String> {
     let mut points = Vec::new();
     let mut first = true;
-    for (index, line) in text.lines().enumerate() {
+    // Spreadsheets begin a file with a byte order mark.
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -63,7 +64,9 @@ mod tests {
         let expected =
             vec![Measured { batch: 64, splits: 2, time: 20.5 }, Measured { batch: 96, splits: 4, time: 1e1 }];
         assert_eq!(parse("batch,splits,ms\n64,2,20.5\n# quiet\n\n96, 4, 1e1\n"), Ok(expected.clone()));
-        assert_eq!(parse("64 2 20.5\n96\t4\t10"), Ok(expected));
+        assert_eq!(parse("64 2 20.5\n96\t4\t10"), Ok(expected.clone()));
+        assert_eq!(parse("\u{feff}batch;splits;ms\r\n64;2;20.5\r\n96;4;10\r\n"), Ok(expected.clone()));
+        assert_eq!(parse("\u{feff}64,2,20.5\n96,4,10"), Ok(expected));
     }
 
     #[test]

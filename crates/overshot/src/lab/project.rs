@@ -546,7 +546,7 @@ mod tests {
             (with_step(&["step - 100 %"]), "would be left"),
             (with_step(&["attention / 2", "--threshold", "5", "--decide-at", "7"]), "--decide-at 7"),
             (with_step(&["attention / 2", "--threshold", "5", "--days", "0"]), "--days 0"),
-            (with_step(&["attention / 2", "--threshold", "NaN"]), "at least 0"),
+            (with_step(&["attention / 2", "--threshold", "NaN"]), "from 0 to 1e15"),
             (with_step(&["attention / 2", "--sigma", "80"]), "not between 0 and 50 %"),
             (with_step(&["attention / 2", "--concave", "moe=99@96"]), "more than floor and slopes leave"),
             (with_step(&["registers -> 24", "--cubin", CUBIN]), "say which with --kernel"),
@@ -554,7 +554,7 @@ mod tests {
             (with_step(&["attention / 2", "--profile", "no.json"]), "cannot be used with"),
             (print(&["attention / 2", "--profile", "no/such.json"]), "no/such.json: cannot be opened"),
             (print(&["attention / 2"]), "--profile"),
-            (print(&["attention / 2", "--floor", "-1"]), "at least 0"),
+            (print(&["attention / 2", "--floor", "-1"]), "from 0 to 1e15"),
         ] {
             let error = result.expect_err(part);
             assert!(error.contains(part), "{error}");

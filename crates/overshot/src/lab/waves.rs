@@ -291,7 +291,7 @@ mod tests {
             (&["--card", "abacus", "--tiles", "3"], "`abacus` is no known card"),
             (&["--sms", "0", "--tiles", "3"], "at least 1"),
             (&["--sms", "188", "--tiles", "16385"], "at most 16384"),
-            (&["--sms", "188", "--tiles", "3", "--t0", "NaN"], "at least 0"),
+            (&["--sms", "188", "--tiles", "3", "--t0", "NaN"], "from 0 to 1e15"),
             (&["--sms", "4294967295", "--ctas-per-sm", "2", "--tiles", "3"], "more than any card has"),
             (&["--sms", "188", "--tiles", "3", "--batch", "9..1"], "a range such as"),
             (&["--sms", "188", "--explain", "96:80", "--step-ms", "1"], "the smaller one first"),

@@ -170,12 +170,14 @@ fn write_fit(fit: &Fit, out: &mut dyn Write) -> io::Result<()> {
 impl Explained {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let Anomaly { from_batch, to_batch, noise_percent, .. } = self.seen;
-        writeln!(
-            out,
-            "\nFewer tokens a second at C={to_batch} than at C={from_batch} needs {:.3}x the kernel's time for {:.2}x the requests",
-            self.time_ratio_needed,
-            f64::from(to_batch) / f64::from(from_batch)
-        )?;
+        write!(out, "\nFewer tokens a second at C={to_batch} than at C={from_batch} ")?;
+        let requests = f64::from(to_batch) / f64::from(from_batch);
+        if self.time_ratio_needed.is_finite() {
+            let needed = self.time_ratio_needed;
+            writeln!(out, "needs {needed:.3}x the kernel's time for {requests:.2}x the requests")?;
+        } else {
+            writeln!(out, "is more than this kernel can cause: the rest of the step is nearly all of it")?;
+        }
         let (from, to) = (format!("CTAs at {from_batch}"), format!("CTAs at {to_batch}"));
         let head = ["CTAs a request", &from, "waves", &to, "waves", "time ratio", "tok/s would fall by", ""];
         let mut table = Table::new(&head);
