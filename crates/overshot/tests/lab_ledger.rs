@@ -74,6 +74,7 @@ fn a_plan_that_claims_something_else_fails_with_exit_code_1() {
     let folder = tempfile::tempdir().unwrap();
     printed(folder.path(), "lab replay --out campaign");
     let levers = "lab plan --levers campaign/levers";
+    printed(folder.path(), &format!("{levers} --out campaign/PLAN.md --check"));
     printed(folder.path(), &format!("{levers} --out campaign/PLAN.md"));
     printed(folder.path(), &format!("{levers} --out campaign/PLAN.md --check"));
     let page = folder.path().join("campaign/PLAN.md");
@@ -87,6 +88,24 @@ fn a_plan_that_claims_something_else_fails_with_exit_code_1() {
     );
     refused(folder.path(), &format!("{levers} --check"), 2, "cannot read campaign/levers/PLAN.md");
     refused(folder.path(), "lab replay --out campaign", 2, "it is there already");
+}
+
+/// Each reads, changes and writes the same file.
+#[test]
+fn commands_at_once_lose_no_run() {
+    let folder = tempfile::tempdir().unwrap();
+    printed(folder.path(), "lab replay --out c");
+    let line =
+        "lab lever --levers c/levers run split-by-batch --unit ms --better lower --before 2 --after 1 --what";
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let at = folder.path();
+            scope.spawn(move || printed(at, &format!("{line} w{number}")));
+        }
+    });
+    let shown = printed(folder.path(), "lab lever --levers c/levers show split-by-batch --json");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["runs"].as_array().unwrap().len(), 8);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod date;
 mod edit;
 mod error;
 mod lever;
+mod lock;
 mod odds;
 mod plan;
 mod plan_plot;
@@ -23,6 +24,7 @@ pub use lever::{
     Better, Check, Closed, Guard, Lever, LeverName, Mechanism, Projection, Reverted, Role, Run, Spread,
     Threshold,
 };
+pub use lock::Lock;
 pub use odds::{Coverage, Decision, Transfer};
 pub use plan::Plan;
 pub use ruling::{JudgedRun, Movement, Outcome, Ruling, Standing, Status, Verdict};

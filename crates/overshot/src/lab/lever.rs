@@ -6,8 +6,8 @@ use super::numbers::{not_negative, numbers};
 use crate::failure::{bad_input, note};
 use clap::{Args, Subcommand, ValueEnum};
 use overshot_lab::ledger::{
-    Addition, Better, Check, Closed, Date, Edited, Guard, Ledger, LeverName, Mechanism, NewLever, Projection,
-    Reverted, Role, Run, Spread, Status,
+    Addition, Better, Check, Closed, Date, Edited, Guard, Ledger, LeverName, Lock, Mechanism, NewLever,
+    Projection, Reverted, Role, Run, Spread, Status,
 };
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -86,7 +86,7 @@ struct NewFlags {
     /// The mechanism with the lever
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     to: f64,
-    /// What the uplift is projected of, such as \"tok/s at C=96\"
+    /// What the uplift is projected of, such as "tok/s at C=96"
     #[arg(long, value_name = "WHAT")]
     of: String,
     /// 5, 50 and 95 % points of the uplift, in percent
@@ -220,7 +220,7 @@ struct Claim {
 /// A ledger that cannot be read, an addition that does not fit, an end that the runs do not support; of `check` also
 /// anything that it finds.
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
-    let ledger = read(arguments)?;
+    let (_lock, ledger) = read(arguments)?;
     let edited = match &arguments.action {
         Action::List if arguments.json => return json(&ledger.entries().collect::<Vec<_>>(), out),
         Action::List => return Ok(write_list(&ledger, out)?),
@@ -241,14 +241,16 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     tell(&ledger, name, &edited, arguments, out)
 }
 
-/// A ledger that is begun has no folder yet.
-fn read(arguments: &Arguments) -> anyhow::Result<Ledger> {
+/// The ledger, locked when something will be added to it. One that is begun has no folder yet.
+fn read(arguments: &Arguments) -> anyhow::Result<(Option<Lock>, Ledger)> {
     let folder = &arguments.levers;
     if matches!(arguments.action, Action::New(_)) && !folder.exists() {
         std::fs::create_dir_all(folder)
             .map_err(|error| bad_input(format!("--levers {}: {error}", folder.display())))?;
     }
-    Ok(Ledger::read(folder)?)
+    let only_reads = matches!(arguments.action, Action::List | Action::Show { .. } | Action::Check);
+    let lock = if only_reads { None } else { Some(Lock::of(folder)?) };
+    Ok((lock, Ledger::read(folder)?))
 }
 
 fn new_lever(flags: &NewFlags) -> NewLever {
@@ -271,7 +273,13 @@ fn new_lever(flags: &NewFlags) -> NewLever {
 
 /// What it was made after is filled in where the other levers are known.
 fn projection(of: &str, uplift_percent: [f64; 3]) -> Projection {
-    Projection { what: of.to_owned(), uplift_percent, date: Some(Date::today()), after: BTreeMap::new() }
+    Projection {
+        what: of.to_owned(),
+        uplift_percent,
+        date: Some(Date::today()),
+        after: BTreeMap::new(),
+        after_runs: 0,
+    }
 }
 
 fn a_run(flags: &RunFlags) -> anyhow::Result<Run> {
