@@ -49,7 +49,8 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST|A..B", allow_negative_numbers = true, value_parser = batches)]
     batch: Option<Batches>,
 
-    /// The share of a gain that arrives in the step, equally likely between the two; closed levers teach it
+    /// The share of a gain that arrives in the step, equally likely between the two; `overshot lab plan` tells what
+    /// closed levers teach of it
     #[arg(long, value_name = "LOW..HIGH", default_value = "0.7..1", value_parser = transfer)]
     transfer: Transfer,
 
