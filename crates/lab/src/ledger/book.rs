@@ -4,7 +4,7 @@
 use super::LedgerError;
 use super::lever::{FILE_BYTES_MAX, Lever, LeverName, Projection};
 use super::odds::{Coverage, Decision, Transfer};
-use super::ruling::{Ruling, Status};
+use super::ruling::{JudgedRun, Ruling, Status};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -151,7 +151,9 @@ impl Ledger {
 
     /// Files that runs name and that are not there, seen from where the folder stands.
     pub fn missing_sources(&self) -> Vec<(LeverName, String)> {
-        let root = self.folder.parent().unwrap_or(Path::new(""));
+        // Of `.` the path alone does not tell what it stands in.
+        let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
+        let root = folder.parent().unwrap_or(Path::new(""));
         let sources = self.entries().flat_map(|entry| {
             let sources: BTreeSet<&String> =
                 entry.lever.runs.iter().filter_map(|run| run.source.as_ref()).collect();
@@ -175,7 +177,7 @@ impl Ledger {
     /// Closed levers whose mechanism moved or was not looked at: what came where something was projected.
     pub fn projected_and_measured(&self) -> impl Iterator<Item = (&Projection, f64)> {
         let closed = self.entries().filter(|entry| entry.lever.closed.is_some());
-        closed.filter_map(|entry| Some((entry.projection_before_runs()?, entry.measured_percent()?)))
+        closed.filter_map(|entry| entry.forecast()).map(|(projection, run)| (projection, run.uplift_percent))
     }
 
     fn check_links(&self) -> Result<(), LedgerError> {
@@ -284,14 +286,21 @@ impl Entry {
         Some(crate::stats::Sample::new("uplifts", uplifts).ok()?.median())
     }
 
-    /// The last projection that is no younger than the first run.
-    pub(super) fn projection_before_runs(&self) -> Option<&Projection> {
+    /// The last projection from before the first run, and the run of what it projected.
+    pub(super) fn forecast(&self) -> Option<(&Projection, &JudgedRun)> {
+        let projection = self.projection_before_runs()?;
+        let mut counting = self.ruling.counting();
+        let (_, run) = counting.find(|(index, _)| self.lever.runs[*index].what == projection.what)?;
+        Some((projection, run))
+    }
+
+    fn projection_before_runs(&self) -> Option<&Projection> {
         let first = self.lever.runs.first()?.date;
-        let before = |projection: &&Projection| match (projection.date, first) {
-            (Some(projected), Some(measured)) => projected <= measured,
-            _ => true,
+        let is_younger = |projection: &Projection| {
+            projection.date.zip(first).is_some_and(|(projected, measured)| projected > measured)
         };
-        self.lever.projections.iter().rev().find(before)
+        let mut youngest_first = self.lever.projections.iter().rev();
+        youngest_first.find(|made| made.after_runs == 0 && !is_younger(made))
     }
 
     fn problems(&self) -> Vec<String> {
@@ -299,6 +308,15 @@ impl Entry {
         let mut problems = Vec::new();
         if lever.closed.is_some() && !ruling.status.is_closed() {
             problems.push(format!("it is closed, but {}", ruling.because));
+        }
+        if let Some(projection) = self
+            .projection_before_runs()
+            .filter(|_| lever.closed.is_some() && ruling.counting().count() > 0 && self.forecast().is_none())
+        {
+            problems.push(format!(
+                "it projected `{}`, and no run of these words counts: name a run as the projection does",
+                projection.what
+            ));
         }
         if ruling.status == Status::Open {
             let missing: Vec<&str> = [

@@ -3,7 +3,9 @@
 //! other levers, so that no command can leave a ledger behind that the next one refuses.
 
 use super::book::{Entry, Ledger};
-use super::lever::{Better, Closed, Guard, Lever, LeverName, Mechanism, Projection, Reverted, Role, Run};
+use super::lever::{
+    Better, Closed, FILE_BYTES_MAX, Guard, Lever, LeverName, Mechanism, Projection, Reverted, Role, Run,
+};
 use super::ruling::{Ruling, Status};
 use super::{Date, LedgerError};
 use std::path::PathBuf;
@@ -71,18 +73,19 @@ impl Ledger {
             entry.text.parse().map_err(|_| cannot("its file is not TOML any more"))?;
         match addition {
             Addition::Run(run) => {
-                refuse_when_ended(entry, "a run")?;
+                refuse_when_ended(entry, "run")?;
                 push(&mut document, "runs", run_table(&run)).map_err(|what| cannot(&what))?;
             }
             Addition::Projection(mut projection) => {
-                refuse_when_ended(entry, "a projection")?;
+                refuse_when_ended(entry, "projection")?;
                 projection.after = self.standing_of(&entry.lever.depends_on)?;
+                projection.after_runs = entry.lever.runs.len();
                 push(&mut document, "projections", projection_table(&projection))
                     .map_err(|what| cannot(&what))?;
             }
             Addition::Guard(guard) => append_guard(&mut document, &guard).map_err(|what| cannot(&what))?,
             Addition::Closed { claim, closed } => {
-                refuse_when_ended(entry, "an end")?;
+                refuse_when_ended(entry, "end")?;
                 // What is decided, is decided by runs alone.
                 let as_if = Lever { closed: Some(closed.clone()), ..entry.lever.clone() };
                 Ruling::of(&as_if).closing(claim).map_err(|reason| LedgerError::NotClosed {
@@ -146,6 +149,10 @@ impl Ledger {
     /// This ledger with one file as `text`.
     fn with(&self, name: &LeverName, text: String) -> Result<Edited, LedgerError> {
         let path = self.path_of(name);
+        if text.len() as u64 > FILE_BYTES_MAX {
+            let what = "its file would be longer than 256 KiB: say less, or begin a new lever".to_owned();
+            return Err(LedgerError::NotAppended { lever: name.clone(), what });
+        }
         let others = self.entries().filter(|entry| entry.name != *name);
         let mut texts: Vec<(PathBuf, String)> =
             others.map(|entry| (self.path_of(&entry.name), entry.text.clone())).collect();
@@ -169,10 +176,7 @@ fn refuse_when_ended(entry: &Entry, what: &str) -> Result<(), LedgerError> {
     let status = entry.ruling.status;
     Err(LedgerError::NotAppended {
         lever: entry.name.clone(),
-        what: format!(
-            "it is closed ({status}) and takes no {}: begin a new lever",
-            what.rsplit(' ').next().unwrap_or(what)
-        ),
+        what: format!("it is closed ({status}) and takes no {what}: begin a new lever"),
     })
 }
 
@@ -257,6 +261,9 @@ fn projection_table(projection: &Projection) -> Table {
         let after =
             projection.after.iter().map(|(name, status)| (name.as_str(), Value::from(status.to_string())));
         table["after"] = value(InlineTable::from_iter(after));
+    }
+    if projection.after_runs > 0 {
+        table["after_runs"] = Item::Value(number(projection.after_runs as f64));
     }
     table
 }

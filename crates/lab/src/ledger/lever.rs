@@ -1,6 +1,7 @@
 //! A lever as its file says it: what it would change, what that should bring, what was measured, what was decided. The
 //! fields are facts and estimates; nothing in them says how it stands, which follows from the runs (see `ruling.rs`).
 
+use super::words::plain_number;
 use super::{Date, LedgerError, Status};
 use crate::stats::{Interval, difference_band, sigma_from_range};
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,9 @@ pub struct Projection {
     /// How the levers that this one depends on stood when it was made.
     #[serde(default)]
     pub after: BTreeMap<LeverName, Status>,
+    /// Runs that were there when it was made: with some it is no forecast.
+    #[serde(default)]
+    pub after_runs: usize,
 }
 
 /// Stored before the first run.
@@ -85,7 +89,7 @@ pub struct Run {
     pub better: Better,
     pub before: f64,
     pub after: f64,
-    /// Uplifts closer to 0 differ by chance.
+    /// Equal runs differ by a factor of up to this many percent.
     pub band_percent: Option<f64>,
     /// Of the uplift, 95 %.
     pub interval_percent: Option<[f64; 2]>,
@@ -239,12 +243,15 @@ impl Run {
         100.0 * (ratio - 1.0)
     }
 
-    /// 95 % of the uplift; `None` where nobody knows what chance does.
+    /// 95 % of the uplift; `None` where nobody knows what chance does. Chance multiplies: what was twice as fast may be
+    /// off by twice as many percent of the speed before.
     pub fn interval_percent(&self) -> Option<Interval> {
-        let uplift = self.uplift_percent();
         match (self.interval_percent, self.band()) {
             (Some([low, high]), _) => Some(Interval { low, high }),
-            (None, Some(band)) => Some(Interval { low: uplift - band, high: uplift + band }),
+            (None, Some(band)) => {
+                let (ratio, by) = (1.0 + self.uplift_percent() / 100.0, 1.0 + band / 100.0);
+                Some(Interval { low: 100.0 * (ratio / by - 1.0), high: 100.0 * (ratio * by - 1.0) })
+            }
             (None, None) => None,
         }
     }
@@ -261,10 +268,8 @@ impl Run {
         positive("after", self.after)?;
         let uplift = self.uplift_percent();
         if !(-100.0..=1e9).contains(&uplift) {
-            return Err(format!(
-                "from {} to {} is no ratio that a measurement gives",
-                self.before, self.after
-            ));
+            let [before, after] = [self.before, self.after].map(plain_number);
+            return Err(format!("from {before} to {after} is no ratio that a measurement gives"));
         }
         let noise = [self.band_percent.is_some(), self.interval_percent.is_some(), self.spread.is_some()];
         if noise.iter().filter(|given| **given).count() > 1 {
@@ -304,6 +309,12 @@ impl Spread {
         positive("spread.high", high)?;
         if low > high {
             return Err(format!("spread is from {low} to {high}: give the lowest run first"));
+        }
+        if low == high {
+            return Err(format!(
+                "spread is from {low} to {high}: runs that are equal to the last digit do not tell what chance does, write \
+                 more digits"
+            ));
         }
         match self.sigma() {
             Some(sigma) if sigma.is_finite() => Ok(()),
@@ -420,12 +431,12 @@ fn percent(field: &str, number: f64) -> Result<(), String> {
     if (0.0..=1e6).contains(&number) {
         return Ok(());
     }
-    Err(format!("{field} is {number}: use a number from 0 to 1,000,000"))
+    Err(format!("{field} is {}: use a number from 0 to 1,000,000", plain_number(number)))
 }
 
 fn positive(field: &str, number: f64) -> Result<(), String> {
     if number.is_finite() && number > 0.0 {
         return Ok(());
     }
-    Err(format!("{field} is {number}: use a number above 0"))
+    Err(format!("{field} is {}: use a number above 0", plain_number(number)))
 }

@@ -134,7 +134,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn projection(uplift_percent: [f64; 3]) -> Projection {
-        Projection { what: "x".into(), uplift_percent, date: None, after: BTreeMap::new() }
+        Projection { what: "x".into(), uplift_percent, date: None, after: BTreeMap::new(), after_runs: 0 }
     }
 
     #[test]

@@ -24,9 +24,9 @@ pub struct Plan {
 
 impl Plan {
     /// `svg_name` is what the page calls the plot beside it.
-    pub fn of(ledger: &Ledger, title: &str, svg_name: &str) -> Self {
+    pub fn of(ledger: &Ledger, svg_name: &str) -> Self {
         let numbered = Numbered::of(ledger);
-        let mut text = format!("# {title}\n\n{HEAD}\n\n{}\n", counts(ledger));
+        let mut text = format!("# Plan\n\n{HEAD}\n\n{}\n", counts(ledger));
         open_section(&numbered, &mut text);
         for (status, heading) in [
             (Status::Adopted, "Adopted"),
@@ -279,7 +279,8 @@ fn projections_section(ledger: &Ledger, text: &mut String) {
     if let Some(transfer) = ledger.transfer() {
         let _ = writeln!(
             text,
-            "Of a projected uplift, {} came in the median of {} levers ({} to {}).",
+            "Of a projected uplift, {} came in the median of {} levers ({} to {}). Such a share is what `overshot lab project \
+             --transfer LOW..HIGH` takes, 0.7..1 unless told; a projection that was made with one has it in it: multiply both.",
             number(transfer.median),
             transfer.levers,
             number(transfer.p05),

@@ -48,11 +48,9 @@ fn projected_point(number: usize, entry: &Entry) -> Option<PlotPoint> {
 
 /// Measured against projected.
 fn held_point(entry: &Entry) -> Option<PlotPoint> {
-    let projected = entry.projection_before_runs()?.uplift_percent[1];
-    let measured = entry.measured_percent()?;
-    let run = entry.ruling.counting().next()?.1;
+    let (projection, run) = entry.forecast()?;
     let spread = run.interval_percent.map(|interval| (ratio(interval.low), ratio(interval.high)));
-    Some(PlotPoint { x: ratio(projected), y: ratio(measured), spread })
+    Some(PlotPoint { x: ratio(projection.uplift_percent[1]), y: ratio(run.uplift_percent), spread })
 }
 
 fn panel(title: &str, x_label: &str, name: &str, points: Vec<PlotPoint>) -> Option<Panel> {

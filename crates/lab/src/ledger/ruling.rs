@@ -5,7 +5,7 @@
 use super::lever::{Check, Lever, Mechanism, Role, Run};
 use super::words::{arrow, guard_limit, plain_number, signed_percent, with_unit};
 use crate::report::percent;
-use crate::stats::Interval;
+use crate::stats::{Interval, difference_band, runs_needed, t_quantile};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -146,7 +146,7 @@ impl Ruling {
             because = reverted.reason.trim().to_owned();
             Status::Reverted
         } else if let Some(by) = &lever.superseded_by {
-            because = format!("{by} takes its place");
+            because = format!("its place is taken by {by}");
             Status::Superseded
         } else if lever.closed.is_some() {
             settled(outcome, movement).unwrap_or(unsettled(lever))
@@ -207,6 +207,7 @@ fn judge(lever: &Lever) -> Vec<JudgedRun> {
         let measured_again = || {
             lever.runs[index + 1..].iter().any(|later| later.role == Role::Verdict && later.what == run.what)
         };
+        let same = |earlier: &&Run| earlier.role == Role::Verdict && earlier.what == run.what;
         let standing = if run.role == Role::Context {
             Standing::Context
         } else if measured_again() {
@@ -218,11 +219,17 @@ fn judge(lever: &Lever) -> Vec<JudgedRun> {
         };
         let stored = lever.threshold.map_or(0.0, |threshold| threshold.tau_percent);
         let tau_percent = stored.max(run.band().unwrap_or(0.0));
+        let uplift_percent = run.uplift_percent();
+        let mut interval_percent = run.interval_percent();
+        if matches!(standing, Standing::Counts | Standing::MechanismDidNotMove) {
+            let looks = 1 + lever.runs[..index].iter().filter(same).count();
+            interval_percent = interval_percent.map(|interval| widened(interval, uplift_percent, looks));
+        }
         judged.push(JudgedRun {
-            uplift_percent: run.uplift_percent(),
-            interval_percent: run.interval_percent(),
+            uplift_percent,
+            interval_percent,
             tau_percent,
-            verdict: verdict(run, tau_percent),
+            verdict: verdict(uplift_percent, interval_percent, tau_percent),
             movement,
             check,
             standing,
@@ -231,12 +238,29 @@ fn judge(lever: &Lever) -> Vec<JudgedRun> {
     judged
 }
 
-fn verdict(run: &Run, tau_percent: f64) -> Verdict {
-    let Some(Interval { low, high }) = run.interval_percent() else { return Verdict::Inconclusive };
+/// Whoever measures the same thing until it wins has more chances of a lucky run: of `looks` looks each gets its share of
+/// the 5 %.
+fn widened(of: Interval, uplift_percent: f64, looks: usize) -> Interval {
+    if looks == 1 {
+        return of;
+    }
+    // As good as the normal distribution.
+    const FREEDOM: f64 = 1e4;
+    let wider = t_quantile(0.05 / looks as f64, FREEDOM) / t_quantile(0.05, FREEDOM);
+    let ratio = 1.0 + uplift_percent / 100.0;
+    let stretched = |percent: f64| {
+        let bound = (1.0 + percent / 100.0).max(0.0);
+        100.0 * (ratio * (bound / ratio).powf(wider) - 1.0)
+    };
+    Interval { low: stretched(of.low), high: stretched(of.high) }
+}
+
+fn verdict(uplift_percent: f64, interval_percent: Option<Interval>, tau_percent: f64) -> Verdict {
+    let Some(Interval { low, high }) = interval_percent else { return Verdict::Inconclusive };
     if high < 0.0 {
         Verdict::Loss
     } else if low > 0.0 {
-        if run.uplift_percent() >= tau_percent { Verdict::Win } else { Verdict::Marginal }
+        if uplift_percent >= tau_percent { Verdict::Win } else { Verdict::Marginal }
     } else if high < tau_percent {
         Verdict::BelowThreshold
     } else {
@@ -250,12 +274,14 @@ fn moved(mechanism: Option<&Mechanism>, check: Option<Check>) -> Movement {
     if share >= 0.5 { Movement::Moved } else { Movement::DidNotMove }
 }
 
-/// Of all runs that are not mere context: one in which it moved is enough.
+/// Of all runs that are not mere context: one in which it moved is enough. What was lost must have been lost while it moved.
 fn movement(runs: &[JudgedRun]) -> Movement {
+    let judged = |run: &&JudgedRun| !matches!(run.standing, Standing::Context | Standing::MeasuredAgain);
+    let is_loss = |run: &JudgedRun| run.standing == Standing::Counts && run.verdict == Verdict::Loss;
+    let any_loss = runs.iter().any(is_loss);
     let any = |movement| {
-        runs.iter().any(|run| {
-            run.movement == movement && !matches!(run.standing, Standing::Context | Standing::MeasuredAgain)
-        })
+        let mut deciding = runs.iter().filter(judged).filter(|run| !any_loss || is_loss(run));
+        deciding.any(|run| run.movement == movement)
     };
     [Movement::Moved, Movement::DidNotMove]
         .into_iter()
@@ -320,17 +346,19 @@ fn at((run, judged): &Counting) -> String {
     format!("{} at `{}`", signed_percent(judged.uplift_percent), run.what)
 }
 
+/// Nobody measures that often.
+const TIMES_MAX: u64 = 1000;
+
 fn doubt(of: &Counting) -> String {
     let (run, judged) = of;
     match (judged.interval_percent, run.band()) {
         (None, _) => {
             format!("{}, and nothing says how far equal runs differ: give a band or an interval", at(of))
         }
-        (Some(_), Some(band)) if judged.uplift_percent.abs() <= band => {
-            // A band shrinks with the root of the number of runs.
-            let times = (band / judged.uplift_percent.abs().max(band / 100.0)).powi(2).ceil();
-            let times =
-                if times > 1.0 { format!("; {times} times the runs would tell") } else { String::new() };
+        (Some(_), Some(band)) => {
+            let sigma = band / difference_band(1.0, 1);
+            let times = runs_needed(sigma, judged.uplift_percent, 0.0).filter(|times| *times <= TIMES_MAX);
+            let times = times.map_or(String::new(), |times| format!("; {times} times the runs would tell"));
             format!("{} lies inside the noise band of {}{times}", at(of), percent(band / 100.0))
         }
         (Some(interval), _) => format!(

@@ -45,11 +45,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let default = arguments.check.then(|| arguments.levers.join("PLAN.md"));
     match arguments.out.clone().or(default) {
-        None => Ok(write!(out, "{}", Plan::of(&ledger, TITLE, "PLAN.svg").text)?),
+        None => Ok(write!(out, "{}", Plan::of(&ledger, "PLAN.svg").text)?),
         Some(path) => {
             let svg_path = beside(&path)?;
             let svg_name = svg_path.file_name().unwrap_or_default().to_string_lossy();
-            let plan = Plan::of(&ledger, TITLE, &svg_name);
+            let plan = Plan::of(&ledger, &svg_name);
             if arguments.check {
                 plan.check(&path, &svg_path)?;
                 note(&format!("{}: every claim follows from the runs", path.display()));
@@ -61,8 +61,6 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         }
     }
 }
-
-const TITLE: &str = "Plan";
 
 fn beside(path: &Path) -> anyhow::Result<PathBuf> {
     if path.extension().is_some_and(|ending| ending == "md") && path.file_stem().is_some() {

@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     match &arguments.out {
         None => Ok(out.write_all(&report)?),
         Some(folder) => {
-            let plan = Plan::of(&ledger, "Plan of the founding campaign", "PLAN.svg");
+            let plan = Plan::of(&ledger, "PLAN.svg");
             write_all(folder, &report, &plan)?;
             note(&format!(
                 "wrote report.txt, PLAN.md, PLAN.svg and {} levers to {}",
