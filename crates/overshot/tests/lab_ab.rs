@@ -168,7 +168,7 @@ fn what_cannot_be_compared_is_told_in_one_sentence() {
     ab(constant, constant, &["--noise", "notes"], "this is not a history of noise");
     ab(constant, constant, &["--noise", "absent"], "cannot read the results file absent");
     ab(constant, constant, &["--guard", "x"], "use NAME:PERCENT");
-    ab(constant, constant, &["--threshold", "-1"], "a number of at least 0");
+    ab(constant, constant, &["--threshold", "-1"], "a number from 0 to");
     for (flags, part) in [
         (&["lab", "ab"][..], "nothing to compare"),
         (&["lab", "ab", "--a", "x"], "--b <CMD>"),
