@@ -71,16 +71,15 @@ __device__ __forceinline__ void merge(const Args& a, int row, int head_block, in
 
 template <int HEADS, int WARPS>
 __device__ __forceinline__ void merge_if_last(const Args& a, int row, int head_block, int active) {
-    __shared__ int last;
     __threadfence();
     __syncthreads();
+    bool last = false;
     if (threadIdx.x == 0) {
         int* arrivals = a.arrivals + row * gridDim.y + head_block;
         last = atomicAdd(arrivals, 1) == active - 1;
         if (last) *arrivals = 0;   // ready for the next launch, also in a replayed graph
     }
-    __syncthreads();
-    if (!last) return;
+    if (!__syncthreads_or(last)) return;   // says it without shared memory
     __threadfence();
     const size_t first = (size_t)row * a.splits;
     merge<HEADS, WARPS>(a, row, head_block, active, [&](int part) { return first + part; });

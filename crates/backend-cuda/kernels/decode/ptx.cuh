@@ -86,6 +86,11 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
 __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// One arrival, of the first lane, for all that this warp read and wrote so far.
+__device__ __forceinline__ void warp_arrive(u32 barrier, int lane) {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barrier);
+}
 __device__ __forceinline__ void barrier_arrive_after_copies(u32 barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }

@@ -38,6 +38,9 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
+#ifndef ARRIVE_ONCE   // 1: one lane of a warp arrives at barriers, not each
+#define ARRIVE_ONCE 0
+#endif
 #ifndef SCORE_BUFFERS   // 2: the scores of tile i + 1 and the softmax of tile i have no barrier between them
 #define SCORE_BUFFERS 1
 #endif
@@ -73,6 +76,13 @@ constexpr int SPREAD = 16;              // 1.0 at the smallest exponent is then 
 
 template <int ID>
 __device__ __forceinline__ void sync_group() { asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(GROUP) : "memory"); }
+
+// What this warp read and wrote so far is done with or there, for those who wait.
+constexpr int ARRIVALS = ARRIVE_ONCE ? WARPS / 2 : GROUP;
+__device__ __forceinline__ void arrive(u32 barrier, int lane) {
+    if (ARRIVE_ONCE) warp_arrive(barrier, lane);
+    else barrier_arrive(barrier);
+}
 
 // Everything both groups of warps know.
 struct Block {
@@ -275,7 +285,7 @@ __device__ __forceinline__ void score_warps(const Args& a, const Block& b) {
         #pragma unroll
         for (int m = 0; m < M_TILES; m++) softmax(b, head[m], m, i);
         if (i == b.count - 1) totals(b, head);
-        barrier_arrive(b.base + AT_FULL + (i & 1) * 8);
+        arrive(b.base + AT_FULL + (i & 1) * 8, b.lane);
         if (SCORE_BUFFERS == 2 && i + 1 < b.count) scores(b, query, i + 1);
     }
 }
@@ -461,7 +471,7 @@ __device__ __forceinline__ void fetch(const Args& a, const Block& b, const Share
         store_shared_u8(b.base + AT_MASKS + slot * TILE + own + b.lane, there);
     }
     barrier_arrive_after_copies(barrier);
-    barrier_arrive(barrier);                                  // releases the mask: the arrival above speaks of copies only
+    arrive(barrier, b.lane);                                  // releases the mask: the arrival above speaks of copies only
     index = index_at(a, b, share, i + 1);
 }
 
@@ -474,7 +484,7 @@ __device__ __forceinline__ void value_warps(const Args& a, const Block& b, const
     int exponent = 0;
     for (int i = 0; i < b.count; i++) {
         values(b, output, exponent, i);
-        barrier_arrive(b.base + AT_EMPTY + (i & 1) * 8);      // by every thread: each speaks for its own reads
+        arrive(b.base + AT_EMPTY + (i & 1) * 8, b.lane);
         if (i >= 1 && i - 1 + STAGES < b.count) {             // a tile late, so that nobody waits for the slowest warp
             barrier_wait(b.base + AT_EMPTY + ((i - 1) & 1) * 8, ((i - 1) >> 1) & 1);
             fetch(a, b, share, index, i - 1 + STAGES);
@@ -521,9 +531,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) decode(cons
     if ((int)blockIdx.x >= share.active) return;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const Block b = {shared_address(memory), lane, warp & 7, lane >> 2, lane & 3, (int)blockIdx.z, share.count};
-    if (threadIdx.x < STAGES) barrier_init(b.base + AT_BARRIERS + threadIdx.x * 8, 2 * GROUP);
-    else if (threadIdx.x < STAGES + 2) barrier_init(b.base + AT_FULL + (threadIdx.x - STAGES) * 8, GROUP);
-    else if (threadIdx.x < STAGES + 4) barrier_init(b.base + AT_EMPTY + (threadIdx.x - STAGES - 2) * 8, GROUP);
+    if (threadIdx.x < STAGES) barrier_init(b.base + AT_BARRIERS + threadIdx.x * 8, GROUP + ARRIVALS);
+    else if (threadIdx.x < STAGES + 2) barrier_init(b.base + AT_FULL + (threadIdx.x - STAGES) * 8, ARRIVALS);
+    else if (threadIdx.x < STAGES + 4) barrier_init(b.base + AT_EMPTY + (threadIdx.x - STAGES - 2) * 8, ARRIVALS);
     __syncthreads();
     if (warp < 8) score_warps(a, b);
     else value_warps(a, b, share);

@@ -48,6 +48,12 @@
 #ifndef QUERY_AHEAD   // 1: the next row's queries are copied to shared memory while this row is computed
 #define QUERY_AHEAD 1
 #endif
+#ifndef ARRIVE_ONCE   // 1: one lane of a warp arrives at weights full and empty, not each
+#define ARRIVE_ONCE 0
+#endif
+#ifndef SCORES_AHEAD  // 1: the softmax of a tile runs between the scores of the next; two buffers of scores
+#define SCORES_AHEAD 0
+#endif
 #ifndef ABLATE        // to place the time, with wrong results: 1 no copies but the first, 2 no scores, 4 no values, 8 no softmax
 #define ABLATE 0
 #endif
@@ -62,7 +68,7 @@ constexpr int SCORE_BLOCK = 576;        // 16 heads x 8 entries as the MMA leave
 constexpr int SCORE_BYTES = M_TILES * 4 * (TILE / 8) * SCORE_BLOCK;
 constexpr int WEIGHT_PITCH = TILE * 2 + 16, WEIGHT_BYTES = HEADS * WEIGHT_PITCH;
 constexpr int PLACES = 4, RING_PLACES = 8, RING_BYTES = TILE * 16;
-constexpr int AT_SCORES = STAGES * STAGE_BYTES, AT_WEIGHTS = AT_SCORES + SCORE_BYTES;
+constexpr int AT_SCORES = STAGES * STAGE_BYTES, AT_WEIGHTS = AT_SCORES + (1 + SCORES_AHEAD) * SCORE_BYTES;
 constexpr int AT_FACTORS = AT_WEIGHTS + 2 * WEIGHT_BYTES, AT_RING = AT_FACTORS + 8 * TILE * 2;
 constexpr int AT_GROWTH = AT_RING + RING_PLACES * RING_BYTES, AT_TOTALS = AT_GROWTH + 2 * HEADS * 4;
 constexpr int AT_TOPS = AT_TOTALS + PLACES * HEADS * 8, AT_CURSORS = AT_TOPS + M_TILES * 4 * 16 * 4;
@@ -86,21 +92,30 @@ constexpr u32 ROW_ENDS = 1, IS_PART = 2, IS_FIRST_PART = 4, ROW_SHIFT = 4;
 template <int ID>
 __device__ __forceinline__ void sync_group() { asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(GROUP) : "memory"); }
 
+// What this warp read and wrote so far is done with or there, for those who wait.
+constexpr int ARRIVALS = ARRIVE_ONCE ? WARPS / 2 : GROUP;
+__device__ __forceinline__ void arrive(u32 barrier, int lane) {
+    if (ARRIVE_ONCE) warp_arrive(barrier, lane);
+    else barrier_arrive(barrier);
+}
+
 // Everything both groups of warps know.
 struct Block {
     u32 base;
     int lane, w, r, c;      // warp of its group; row and column of an MMA fragment
 };
 
-// Scores of one tile for all heads, in shared memory as partial sums over a quarter of the dims each.
-__device__ __forceinline__ void scores(const Block& b, const u32 (&query)[M_TILES][2][4][4], u32 i) {
+// Scores of one tile for all heads, in shared memory as partial sums over a quarter of the dims each. `meanwhile` runs
+// while the first of them are on their way through the MMA units.
+template <typename Meanwhile>
+__device__ __forceinline__ void scores(const Block& b, const u32 (&query)[M_TILES][2][4][4], u32 i, Meanwhile meanwhile) {
     const int quarter = b.w & 3, token_half = b.w >> 2;
     const u32 slot = i % STAGES;
     const bool rotary = quarter == 3;
     const u32 entries = b.base + slot * STAGE_BYTES;
     barrier_wait(b.base + AT_BARRIERS + slot * 8, (i / STAGES) & 1);
     const u32 keys = entries + (token_half * (TILE / 2) + (b.lane & 7)) * PITCH + (b.lane >> 3) * 16 + quarter * 128;
-    const u32 to = b.base + AT_SCORES + (quarter * (TILE / 8) + token_half * (TILE / 16)) * SCORE_BLOCK + b.lane * 16;
+    const u32 to = b.base + AT_SCORES + SCORES_AHEAD * (i & 1) * SCORE_BYTES + (quarter * (TILE / 8) + token_half * (TILE / 16)) * SCORE_BLOCK + b.lane * 16;
     const u32 scales = entries + TILE * PITCH + (token_half * (TILE / 2) + 2 * b.c) * SCALE_BYTES + 2 * quarter;
     constexpr int AT_ONCE = M_TILES == 1 ? 2 : 1;   // blocks of 8 tokens: four chains of MMA either way
     #pragma unroll
@@ -152,7 +167,7 @@ __device__ __forceinline__ void scores(const Block& b, const u32 (&query)[M_TILE
                     }
             }
         }
-        if (first == 0) sync_group<1>();   // the scores of the tile before are read
+        if (first == 0) meanwhile();
         #pragma unroll
         for (int n = 0; n < AT_ONCE; n++) {
             const u32 e0 = e[n][0], e1 = e[n][1];
@@ -175,7 +190,7 @@ struct Softmax {
 // by side: one after the other is twice the wait.
 __device__ __forceinline__ void softmax(const Block& b, Softmax (&head)[M_TILES], u32 i) {
     const int half = (b.lane >> 2) & 1, block = b.lane >> 3;   // tokens 8 block + 2c, + 1, and 32 on
-    const u32 from = b.base + AT_SCORES + block * SCORE_BLOCK + b.w * 64 + b.c * 16 + half * 8;
+    const u32 from = b.base + AT_SCORES + SCORES_AHEAD * (i & 1) * SCORE_BYTES + block * SCORE_BLOCK + b.w * 64 + b.c * 16 + half * 8;
     float2 s[M_TILES][HALVES];
     float largest[M_TILES], growth[M_TILES];
     #pragma unroll
@@ -399,14 +414,19 @@ __device__ __forceinline__ void score_warps(const Args& a, const Block& b, const
         }
         load_query(a, b, query, head, row);
         near = row;
-        for (; left > 0; left--, i++) {
-            scores(b, query, i);
-            sync_group<1>();             // the scores of tile i are there
-            if (near == row && row < run.last) fetch_query(a, b, near = row + 1);
+        auto weights = [&] {
             softmax(b, head, i);
             if (left == 1) totals(b, head, i);
             if (threadIdx.x == 0) store_shared_u32(b.base + AT_WORDS + i % PLACES * 4, left == 1 ? word : 0);
-            barrier_arrive(b.base + AT_FULL + (i & 1) * 8);
+            arrive(b.base + AT_FULL + (i & 1) * 8, b.lane);
+        };
+        if (SCORES_AHEAD) scores(b, query, i, [] {});
+        for (; left > 0; left--, i++) {
+            if (!SCORES_AHEAD) scores(b, query, i, [] { sync_group<1>(); });   // the scores of the tile before are read
+            sync_group<1>();             // the scores of tile i are there
+            if (near == row && row < run.last) fetch_query(a, b, near = row + 1);
+            if (SCORES_AHEAD && left > 1) scores(b, query, i + 1, weights);
+            else weights();
         }
     }
 }
@@ -525,7 +545,7 @@ __device__ __forceinline__ void value_warps(const Args& a, const Block& b, const
             place(a, b, run, cursor, index, i + STAGES);
             look_ahead(a, b, run, cursor, index);
         }
-        barrier_arrive(b.base + AT_EMPTY + (i & 1) * 8);      // by every thread: each speaks for its own reads
+        arrive(b.base + AT_EMPTY + (i & 1) * 8, b.lane);
         if (i >= 1 && fetched == i - 1 + STAGES) {            // a tile late, so that nobody waits for the slowest warp
             barrier_wait(b.base + AT_EMPTY + ((i - 1) & 1) * 8, ((i - 1) >> 1) & 1);
             if (exists(b, fetched)) fetch(b, fetched++);
@@ -550,7 +570,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode(const Args a) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const Block b = {shared_address(memory), lane, warp & 7, lane >> 2, lane & 3};
     if (threadIdx.x < STAGES) barrier_init(b.base + AT_BARRIERS + threadIdx.x * 8, GROUP);
-    else if (threadIdx.x < STAGES + 4) barrier_init(b.base + AT_FULL + (threadIdx.x - STAGES) * 8, GROUP);
+    else if (threadIdx.x < STAGES + 4) barrier_init(b.base + AT_FULL + (threadIdx.x - STAGES) * 8, ARRIVALS);
     else if (threadIdx.x < STAGES + 6) store_shared_u32(b.base + AT_MERGES + (threadIdx.x - STAGES - 4) * 4, 0);
     int index[HALVES];                   // of value warp w: those of the tile it places next
     if (warp >= 8) place_first(a, b, run, index);

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE... [--only NAME]...
        gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...
-                     [--case NAME]... [--suite main|steps|large|long|uneven]... [--prices ROW,PART]";
+                     [--case NAME]... [--suite main|steps|few|large|long|uneven]... [--prices ROW,PART]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -78,6 +78,20 @@ pub enum Query {
     Cached,
 }
 
+/// Who of version 7 arrives at the barriers of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    EveryLane,
+    EveryWarp,
+}
+
+/// Whether version 7 starts the scores of a tile after the softmax of the one before, or lets them overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scores {
+    InTurn,
+    Ahead,
+}
+
 impl Default for Knobs {
     fn default() -> Self {
         Knobs { block_h: 32, block_t: 16, warps: 4, stages: 2, scale: Scale::PerElement }
@@ -202,7 +216,8 @@ impl Variant {
     }
 
     /// Eight warps score, eight add up values; `m_tiles` x 16 heads a block.
-    pub fn two_roles(m_tiles: u32, tile: u32, stages: u32, score_buffers: u32) -> Self {
+    pub fn two_roles(m_tiles: u32, tile: u32, stages: u32, score_buffers: u32, arrivals: Arrivals) -> Self {
+        let once = u32::from(arrivals == Arrivals::EveryWarp);
         let heads = 16 * m_tiles;
         let entries = stages * tile * (592 + 8);
         let handed_over =
@@ -210,12 +225,13 @@ impl Variant {
         let shared_bytes = entries + handed_over + heads * 16 + stages * (tile + 8) + 32;
         Variant {
             version: Version::TwoRoles,
-            name: format!("v6_m{m_tiles}_t{tile}_s{stages}_x{score_buffers}"),
+            name: format!("v6_m{m_tiles}_t{tile}_s{stages}_x{score_buffers}_w{once}"),
             definitions: vec![
                 ("M_TILES", m_tiles),
                 ("TILE", tile),
                 ("STAGES", stages),
                 ("SCORE_BUFFERS", score_buffers),
+                ("ARRIVE_ONCE", once),
                 ("EXPECTED_SHARED_BYTES", shared_bytes),
             ],
             heads_per_block: heads,
@@ -230,9 +246,24 @@ impl Variant {
 
     /// As `two_roles`, but workers share the tiles of all rows.
     pub fn no_waves(m_tiles: u32, tile: u32, stages: u32, query: Query) -> Self {
+        Self::no_waves_with(m_tiles, tile, stages, query, Arrivals::EveryLane, Scores::InTurn)
+    }
+
+    /// `no_waves` with what was tried on it.
+    pub fn no_waves_with(
+        m_tiles: u32,
+        tile: u32,
+        stages: u32,
+        query: Query,
+        arrivals: Arrivals,
+        scores: Scores,
+    ) -> Self {
+        let once = u32::from(arrivals == Arrivals::EveryWarp);
+        let scores_ahead = u32::from(scores == Scores::Ahead);
         let heads = 16 * m_tiles;
         let entries = stages * tile * (592 + 8);
-        let handed_over = m_tiles * 4 * (tile / 8) * 576 + 2 * heads * (2 * tile + 16) + 8 * tile * 2;
+        let handed_over =
+            (1 + scores_ahead) * m_tiles * 4 * (tile / 8) * 576 + 2 * heads * (2 * tile + 16) + 8 * tile * 2;
         let ahead = u32::from(query == Query::Ahead);
         let ring = 8 * tile * 17;
         let small = heads * 8 + 4 * heads * 8 + m_tiles * 256 + 8 * 32 + 16 + 16;
@@ -240,12 +271,14 @@ impl Variant {
             entries + handed_over + ring + small + stages.div_ceil(2) * 16 + 32 + ahead * heads * 1056;
         Variant {
             version: Version::NoWaves,
-            name: format!("v7_m{m_tiles}_t{tile}_s{stages}_q{ahead}"),
+            name: format!("v7_m{m_tiles}_t{tile}_s{stages}_q{ahead}_w{once}_x{scores_ahead}"),
             definitions: vec![
                 ("M_TILES", m_tiles),
                 ("TILE", tile),
                 ("STAGES", stages),
                 ("QUERY_AHEAD", ahead),
+                ("ARRIVE_ONCE", once),
+                ("SCORES_AHEAD", scores_ahead),
                 ("EXPECTED_SHARED_BYTES", shared_bytes),
             ],
             heads_per_block: heads,
@@ -272,9 +305,9 @@ impl Variant {
     /// device at once, and workers that share all rows, for others.
     pub fn shipped(sm: u32) -> [Self; 2] {
         if sm < 100 {
-            [Self::two_roles(1, 64, 4, 1), Self::no_waves(1, 64, 4, Query::Ahead)]
+            [Self::two_roles(1, 64, 4, 1, Arrivals::EveryLane), Self::no_waves(1, 64, 4, Query::Ahead)]
         } else {
-            [Self::two_roles(1, 32, 4, 1), Self::no_waves(1, 32, 3, Query::Ahead)]
+            [Self::two_roles(1, 32, 4, 1, Arrivals::EveryLane), Self::no_waves(1, 32, 3, Query::Ahead)]
         }
     }
 
@@ -328,13 +361,18 @@ impl Variant {
             Self::one_barrier(1, 4, 2),
             Self::wide_tile(1, 2, 2),
             Self::wide_tile(1, 2, 2).padded(120_000),
-            Self::two_roles(1, 64, 4, 1),
-            Self::two_roles(2, 64, 4, 1),
-            Self::two_roles(1, 64, 4, 2),
-            Self::two_roles(1, 32, 4, 1),
-            Self::two_roles(2, 32, 3, 1),
+            Self::two_roles(1, 64, 4, 1, Arrivals::EveryLane),
+            Self::two_roles(1, 64, 4, 1, Arrivals::EveryWarp),
+            Self::two_roles(2, 64, 4, 1, Arrivals::EveryLane),
+            Self::two_roles(1, 64, 4, 2, Arrivals::EveryLane),
+            Self::two_roles(1, 32, 4, 1, Arrivals::EveryLane),
+            Self::two_roles(2, 32, 3, 1, Arrivals::EveryLane),
             Self::no_waves(1, 64, 4, Query::Ahead),
+            Self::no_waves_with(1, 64, 4, Query::Ahead, Arrivals::EveryWarp, Scores::InTurn),
+            Self::no_waves_with(1, 64, 4, Query::Ahead, Arrivals::EveryLane, Scores::Ahead),
+            Self::no_waves_with(1, 64, 4, Query::Ahead, Arrivals::EveryWarp, Scores::Ahead),
             Self::no_waves(2, 64, 3, Query::Ahead),
+            Self::no_waves_with(2, 64, 3, Query::Ahead, Arrivals::EveryWarp, Scores::InTurn),
             Self::no_waves(1, 32, 3, Query::Ahead),
         ]
     }
@@ -352,6 +390,7 @@ impl Variant {
         let wholes = [
             Self::wide_tile(1, 2, 2),
             Self::no_waves(1, 64, 4, Query::Ahead),
+            Self::no_waves_with(1, 64, 4, Query::Ahead, Arrivals::EveryWarp, Scores::InTurn),
             Self::no_waves(2, 64, 3, Query::Ahead),
         ];
         let all = wholes.iter().flat_map(|whole| stages.map(|(bits, name)| (whole, bits, name)));

@@ -24,7 +24,7 @@ pub fn pools(entries: usize, seed: u64) -> Case {
 }
 
 /// `main`: window alone and with 512 compressed entries at every head count; `steps`: 16 and 32 heads at every batch size
-/// from 15 to 256; `large`: four cases for a profiler; `long`: other lengths of the compressed list; `uneven`: rows of different lengths. Unknown names are
+/// from 15 to 256; `few`: around the ends of waves; `large`: four cases for a profiler; `long`: other lengths of the compressed list; `uneven`: rows of different lengths. Unknown names are
 /// empty suites.
 pub fn cases(suites: &[String], pools: &Case) -> Vec<Case> {
     let of = |rows: usize, heads: usize, capacity: usize, lengths: Lengths| {
@@ -52,6 +52,10 @@ pub fn cases(suites: &[String], pools: &Case) -> Vec<Case> {
             of(128, 16, 8192, Lengths::Full),
             of(128, 32, 8192, Lengths::Full),
         ],
+        "few" => [(128, 16), (132, 16), (133, 16), (256, 16), (80, 32), (256, 32), (80, 64), (256, 64)]
+            .iter()
+            .map(|&(rows, heads)| of(rows, heads, 512, Lengths::Full))
+            .collect(),
         "long" => grid(&[64, 1024, 8192], &FEW_BATCHES, Lengths::Full),
         "uneven" => [Lengths::Uneven, Lengths::OneLong]
             .into_iter()
