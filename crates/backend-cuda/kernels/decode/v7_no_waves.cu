@@ -29,7 +29,8 @@
 // at once it is 1 to 3 us slower. Two warps that placed tiles for all held up the score warps at their barriers (50.7 us at 256
 // rows, 45.7 since value warps take turns); masked entries that all read one address of zeros cost three times the time.
 // What bounds it now: a tile's scores, then its softmax, one after the other in the same warps, 1.55 us; without values it
-// is 6 % quicker, without copies 11 %. levers/gpu-decode-*.toml have the rest.
+// is 6 to 10 % quicker, without copies 8 to 11 %. One arrival a warp and the softmax of a tile between the scores of the next
+// (ARRIVE_ONCE, SCORES_AHEAD) were no remedy. levers/gpu-decode-*.toml have the rest.
 //
 // Softmax weights are f16 relative to a maximum that follows only in steps of 2^4; those below 2^-24 of the largest
 // vanish. Exponents of one group may lie up to 16 below the largest so far on the fast path; a tile that has others

@@ -85,11 +85,29 @@ pub enum Arrivals {
     EveryWarp,
 }
 
+impl Arrivals {
+    fn suffix(self) -> &'static str {
+        match self {
+            Arrivals::EveryLane => "",
+            Arrivals::EveryWarp => "_once",
+        }
+    }
+}
+
 /// Whether version 7 starts the scores of a tile after the softmax of the one before, or lets them overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
     InTurn,
     Ahead,
+}
+
+impl Scores {
+    fn suffix(self) -> &'static str {
+        match self {
+            Scores::InTurn => "",
+            Scores::Ahead => "_ahead",
+        }
+    }
 }
 
 impl Default for Knobs {
@@ -225,7 +243,7 @@ impl Variant {
         let shared_bytes = entries + handed_over + heads * 16 + stages * (tile + 8) + 32;
         Variant {
             version: Version::TwoRoles,
-            name: format!("v6_m{m_tiles}_t{tile}_s{stages}_x{score_buffers}_w{once}"),
+            name: format!("v6_m{m_tiles}_t{tile}_s{stages}_x{score_buffers}{}", arrivals.suffix()),
             definitions: vec![
                 ("M_TILES", m_tiles),
                 ("TILE", tile),
@@ -271,7 +289,7 @@ impl Variant {
             entries + handed_over + ring + small + stages.div_ceil(2) * 16 + 32 + ahead * heads * 1056;
         Variant {
             version: Version::NoWaves,
-            name: format!("v7_m{m_tiles}_t{tile}_s{stages}_q{ahead}_w{once}_x{scores_ahead}"),
+            name: format!("v7_m{m_tiles}_t{tile}_s{stages}_q{ahead}{}{}", arrivals.suffix(), scores.suffix()),
             definitions: vec![
                 ("M_TILES", m_tiles),
                 ("TILE", tile),
