@@ -18,6 +18,8 @@ pub enum LabError {
          be said about chance"
     )]
     NoScatter { pairs: usize, ratio: f64 },
+    #[error("B is 1e{power:.0} times A: numbers so far apart are damaged or of different units")]
+    TooFarApart { power: f64 },
     #[error("{what} has no {quantity}; it has {known}")]
     NoQuantity { what: String, quantity: String, known: String },
     #[error("A and B were not measured alike: {differences}; compare like with like, or say --allow-unlike")]
@@ -35,6 +37,8 @@ pub enum LabError {
     TooManyRuns { runs: usize, most: usize },
     #[error("cannot read the results file {path}: {source}")]
     ReadResults { path: PathBuf, source: std::io::Error },
+    #[error("another command is adding to {path}: wait until it has ended, or use another file")]
+    BeingWritten { path: PathBuf },
     #[error("cannot write the results file {path}: {source}")]
     WriteResults { path: PathBuf, source: std::io::Error },
     #[error("{path}, line {line}: {what}; move the file away to begin anew")]
@@ -101,6 +105,7 @@ impl LabError {
             LabError::Ledger(error) => error.is_bad_input(),
             LabError::NoPoints
             | LabError::NoScatter { .. }
+            | LabError::TooFarApart { .. }
             | LabError::NoQuantity { .. }
             | LabError::Unlike { .. }
             | LabError::NothingInCommon { .. }
@@ -109,6 +114,7 @@ impl LabError {
             | LabError::NotPositive { .. }
             | LabError::TooManyRuns { .. }
             | LabError::ReadResults { .. }
+            | LabError::BeingWritten { .. }
             | LabError::BadResults { .. }
             | LabError::OtherSettings { .. }
             | LabError::BadProfile { .. }

@@ -6,7 +6,7 @@
 use crate::LabError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,10 +32,11 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a file, or makes a new one, and reads its lines. Nothing is changed in it before the first `append`.
+    /// Opens a file, or makes a new one, and reads its lines. Nothing is changed in it before the first `append`, and nobody
+    /// else can open it as a journal meanwhile.
     ///
     /// # Errors
-    /// A file that cannot be read, is of another kind or is damaged.
+    /// A file that cannot be read, is of another kind, is damaged, or has a writer already.
     pub fn open<L: DeserializeOwned>(path: &Path, kind: Kind) -> Result<(Self, Vec<L>), LabError> {
         let read_error = |source| LabError::ReadResults { path: path.to_owned(), source };
         if path.exists() {
@@ -44,6 +45,10 @@ impl Journal {
         let mut options = OpenOptions::new();
         let file =
             options.create(true).read(true).write(true).truncate(false).open(path).map_err(read_error)?;
+        // Of two writers each would cut off what the other added. Where a file system has no locks, that is left to people.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(LabError::BeingWritten { path: path.to_owned() });
+        }
         let (lines, whole_bytes) = read_lines(path, &file, kind)?;
         Ok((Journal { path: path.to_owned(), file, whole_bytes }, lines))
     }

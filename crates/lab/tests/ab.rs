@@ -207,6 +207,7 @@ fn a_broken_comparison_goes_on_with_the_block_that_was_cut() {
     let mut results = Results::open(&path, &settings).unwrap();
     compare(&mut Course::new(POINT, Phase::Pair, &mut results, &mut breaks, &mut silent), &question(0.0))
         .unwrap_err();
+    drop(results);
     assert_eq!(Results::open(&path, &settings).unwrap().records().len(), 10);
     let mut results = Results::open(&path, &settings).unwrap();
     let mut again = Vec::new();

@@ -177,6 +177,9 @@ mod tests {
             history.append(&key("6.1"), runs(values).each_ref()).unwrap();
         }
         history.append(&key("6.2"), runs([2.0; 4]).each_ref()).unwrap();
+        let taken = History::open(&path).unwrap_err().to_string();
+        assert!(taken.contains("another command is adding to"), "{taken}");
+        drop(history);
         let read = History::read(&path).unwrap();
         let blocks = read.blocks(&key("6.1"), &wall);
         assert_eq!(

@@ -145,6 +145,8 @@ mod tests {
         assert_eq!(begun, 20 - written);
         assert_eq!(again.measured.len(), 1 + 20 - written, "one more warm-up");
 
+        drop(results);
+
         // All there: nothing runs, not even a warm-up.
         let mut idle = mock(None);
         sweep(&plan(), &mut idle, &mut Results::open(&path, &settings).unwrap(), |_| {}).unwrap();
@@ -166,6 +168,7 @@ mod tests {
         // Warm-up, one block, and two runs of the second.
         sweep(&plan(), &mut mock(Some(8)), &mut results, |_| {}).unwrap_err();
         assert_eq!(results.records().len(), 6);
+        drop(results);
         let mut again = mock(None);
         let mut results = Results::open(&path, &settings).unwrap();
         sweep(&plan(), &mut again, &mut results, |_| {}).unwrap();

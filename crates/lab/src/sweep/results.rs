@@ -175,6 +175,7 @@ mod tests {
         let mut results = Results::open(&path, &settings("a")).unwrap();
         assert_eq!(results.records(), [record(0, 1.5), record(1, 2.5), record(2, 3.5)]);
         results.append(record(1, 9.0)).unwrap();
+        drop(results);
         let results = Results::open(&path, &settings("a")).unwrap();
         assert_eq!(results.records(), [record(0, 1.5), record(1, 9.0), record(2, 3.5)]);
     }
@@ -203,6 +204,7 @@ mod tests {
             let mut results = Results::open(&path, &settings("a")).unwrap();
             assert_eq!(results.records().len(), 2, "cut by {cut}");
             results.append(record(7, 1.0)).unwrap();
+            drop(results);
             assert_eq!(Results::open(&path, &settings("a")).unwrap().records().len(), 3);
         }
         let text = String::from_utf8(good.clone()).unwrap().replace("2.5", "1.5");
