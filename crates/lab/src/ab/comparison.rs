@@ -9,6 +9,12 @@ use serde::Serialize;
 /// Relative rounding of an `f64`, with room: scatter below it is none.
 const NO_SCATTER: f64 = 1e-12;
 
+/// Of logarithms: B a hundred million times A, or the other way round, is no change of one thing.
+const LOG_RATIO_MAX: f64 = 18.42;
+
+/// Of logarithms: two pairs may know so little that an end of their interval is beyond all numbers.
+const LOG_END_MAX: f64 = 700.0;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Pairing {
@@ -61,7 +67,7 @@ impl Comparison {
         }
         let (mean, sigma) = mean_and_sigma(what, log_ratios)?;
         let look = if look.pairs == count { *look } else { Look::new(count, look.alpha) };
-        Ok(Comparison::around(mean, sigma, pairing, &look, better))
+        Comparison::around(mean, sigma, pairing, &look, better)
     }
 
     /// Without pairs: two samples of at least two values above 0 each.
@@ -87,24 +93,36 @@ impl Comparison {
         let pairs = (2.0 / (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).floor().max(1.0);
         let look = Look::with_freedom(pairs as usize, alpha, freedom.max(1.0));
         let pairing = Pairing::Unpaired { a: a.len(), b: b.len() };
-        Ok(Comparison::around(mean_b - mean_a, (error * pairs).sqrt(), pairing, &look, better))
+        Comparison::around(mean_b - mean_a, (error * pairs).sqrt(), pairing, &look, better)
     }
 
-    fn around(mean: f64, sigma: f64, pairing: Pairing, look: &Look, better: Better) -> Self {
+    fn around(
+        mean: f64,
+        sigma: f64,
+        pairing: Pairing,
+        look: &Look,
+        better: Better,
+    ) -> Result<Self, LabError> {
+        if mean.abs() > LOG_RATIO_MAX {
+            return Err(LabError::TooFarApart { power: mean / std::f64::consts::LN_10 });
+        }
         let half = look.critical_t * sigma / (look.pairs as f64).sqrt();
-        let gain = |log_ratio: f64| match better {
-            Better::Higher => log_ratio.exp_m1(),
-            Better::Lower => -log_ratio.exp_m1(),
+        let gain = |log_ratio: f64| {
+            let change = log_ratio.min(LOG_END_MAX).exp_m1();
+            match better {
+                Better::Higher => change,
+                Better::Lower => -change,
+            }
         };
         let ends = [gain(mean - half), gain(mean + half)];
-        Comparison {
+        Ok(Comparison {
             pairing,
             alpha: look.alpha,
             gain: gain(mean),
             interval: Interval { low: ends[0].min(ends[1]), high: ends[0].max(ends[1]) },
             sigma,
             detectable: look.detectable(sigma),
-        }
+        })
     }
 }
 
@@ -156,6 +174,13 @@ mod tests {
     }
 
     #[test]
+    fn an_interval_that_knows_nothing_is_still_numbers() {
+        let look = Look::new(2, 1e-9);
+        let found = Comparison::of_pairs(&[0.0, 0.4], ROUNDS, &look, Better::Lower).unwrap();
+        assert!(found.interval.low.is_finite() && found.detectable.is_finite(), "{found:?}");
+    }
+
+    #[test]
     fn samples_without_pairs_are_welchs() {
         // Logarithms 0, 0.01, 0.02 against 0.05, 0.07: errors 1e-4 / 3 and 2e-4 / 2.
         let exp = |values: &[f64]| values.iter().map(|value: &f64| value.exp()).collect::<Vec<_>>();
@@ -184,5 +209,6 @@ mod tests {
         assert!(told(&[1.0], &[1.0, 2.0]).contains("has 1"));
         assert!(told(&[1.0, 0.0], &[1.0, 2.0]).contains("above 0"));
         assert!(told(&[1.0, 1.0], &[2.0, 2.0]).contains("are 2:"));
+        assert!(told(&[1e-300, 2e-300], &[1.0, 2.0]).contains("B is 1e300 times A"));
     }
 }

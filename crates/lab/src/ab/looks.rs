@@ -8,6 +8,9 @@ const PLAN: [(usize, f64); 3] = [(4, 0.0005), (8, 0.014), (12, 0.045)];
 /// The share of true changes that must be found is 80 %; of Student's t, 20 % lie above this, and 20 % below its negative.
 const TWO_SIDED_FOR_POWER: f64 = 0.4;
 
+/// Above it a change has no number.
+const LOG_RATIO_MAX: f64 = 700.0;
+
 /// So many pairs, and what is asked of them. Quantiles are computed once, as a simulation looks a hundred thousand times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Look {
@@ -35,7 +38,8 @@ impl Look {
 
     /// The smallest true change that this look finds 4 times of 5, when the log ratio of one pair scatters by `sigma`.
     pub fn detectable(&self, sigma: f64) -> f64 {
-        ((self.critical_t + self.power_t) * sigma / (self.pairs.max(1) as f64).sqrt()).exp_m1()
+        let log_ratio = (self.critical_t + self.power_t) * sigma / (self.pairs.max(1) as f64).sqrt();
+        log_ratio.min(LOG_RATIO_MAX).exp_m1()
     }
 }
 

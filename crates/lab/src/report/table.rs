@@ -73,6 +73,9 @@ fn is_number(cell: &str) -> bool {
 /// Three to four digits that mean something: `1,234`, `123`, `12.3`, `1.23`, `0.0123`.
 pub fn number(value: f64) -> String {
     let size = value.abs();
+    if value.is_finite() && size != 0.0 && !(1e-7..1e15).contains(&size) {
+        return format!("{value:.2e}");
+    }
     let decimals = match size {
         _ if !value.is_finite() || size >= 99.95 || size == 0.0 => 0,
         _ if size >= 9.995 => 1,
@@ -102,6 +105,9 @@ pub fn count(number: u64) -> String {
 /// `3.1 %`.
 pub fn percent(share: f64) -> String {
     let value = share * 100.0;
+    if value.abs() >= 1e7 {
+        return format!("{value:.1e} %");
+    }
     if value.abs() >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
 }
 
@@ -134,11 +140,13 @@ mod tests {
             (1_234_567.8, "1,234,568"),
             (-1234.0, "-1,234"),
             (f64::NAN, "NaN"),
-            (1e-12, "0.000000000"),
+            (1e-12, "1.00e-12"),
+            (-1e308, "-1.00e308"),
         ] {
             assert_eq!(number(value), text, "{value}");
         }
         assert_eq!((count(1_048_576), count(999)), ("1,048,576".into(), "999".into()));
+        assert_eq!(percent(1e306), "1.0e308 %");
         assert_eq!((percent(0.031), percent(0.314)), ("3.1 %".into(), "31 %".into()));
     }
 }

@@ -60,7 +60,7 @@ fn write_outcome(outcome: &Outcome, out: &mut dyn Write) -> io::Result<()> {
         out,
         "B is {} ({} % interval: {} to {})",
         change(comparison.gain),
-        number((1.0 - comparison.alpha) * 100.0),
+        confidence(comparison.alpha),
         change(interval.low),
         change(interval.high)
     )?;
@@ -74,6 +74,12 @@ fn write_outcome(outcome: &Outcome, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", one_line(&guard_line(guard)))?;
     }
     writeln!(out, "verdict: {}", verdict(outcome))
+}
+
+/// In percent. The first planned look is at 99.95, which must not read as certainty.
+fn confidence(alpha: f64) -> String {
+    let text = format!("{:.3}", (1.0 - alpha) * 100.0);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn paired(pairing: Pairing) -> String {
@@ -131,4 +137,15 @@ fn verdict(outcome: &Outcome) -> String {
         _ => String::new(),
     };
     format!("{}{why}", outcome.verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_interval_claims_to_be_certain() {
+        let told = [0.0005, 0.014, 0.045, 0.05, 0.05 / 3.0].map(confidence);
+        assert_eq!(told, ["99.95", "98.6", "95.5", "95", "98.333"]);
+    }
 }
