@@ -196,3 +196,13 @@ fn no_damage_makes_a_reader_panic() {
     }
     assert!(understood > 0, "seed {seed}: nothing was left readable, so little was tried");
 }
+
+/// Two programs whose commands differ beyond what is quoted are two things: mixed together they would compare with nothing.
+#[test]
+fn long_commands_stay_apart() {
+    let result = |end: &str| format!(r#"{{"command": "{}{end}", "times": [1.0, 2.0]}}"#, "x".repeat(300));
+    let report = format!(r#"{{"results": [{}, {}]}}"#, result("old"), result("new"));
+    let import = understand(report.as_bytes(), None).unwrap();
+    assert_eq!(import.groups.len(), 2, "{import:?}");
+    assert!(import.groups.iter().all(|group| group.settings["command"].len() < 300));
+}

@@ -1,10 +1,11 @@
 //! Looking into foreign JSON: what is absent is absent, what is there and is not what it should be is an error that names it.
 
+use crate::journal::fnv1a;
 use crate::{Measurement, Metric, Settings};
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Texts of foreign files that become settings are quoted up to here.
+/// Texts of foreign files that become settings are quoted up to here; a check stands for the rest.
 const SETTING_CHARS_MAX: usize = 200;
 
 /// Streams that one run may claim.
@@ -89,7 +90,12 @@ pub fn number(value: &Value, path: &[&str]) -> Result<Option<f64>, String> {
 pub fn text(value: &Value, path: &[&str]) -> Option<String> {
     let found = at(value, path)?;
     let whole = found.as_str().map_or_else(|| found.to_string(), str::to_owned);
-    Some(whole.chars().take(SETTING_CHARS_MAX).collect())
+    if whole.chars().count() <= SETTING_CHARS_MAX {
+        return Some(whole);
+    }
+    // Long commands that differ at their ends only are different settings.
+    let start: String = whole.chars().take(SETTING_CHARS_MAX).collect();
+    Some(format!("{start}... ({:016x})", fnv1a(whole.as_bytes())))
 }
 
 fn shown(value: &Value) -> String {

@@ -36,7 +36,7 @@ pub struct Arguments {
     out: Option<PathBuf>,
 
     /// Take the Nth of several settings in a file, such as the second command of hyperfine
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", requires = "out", allow_negative_numbers = true, value_parser = at_least_one)]
     pick: Option<NonZeroUsize>,
 
     /// Requests that ran at once, for files that do not say it
@@ -59,16 +59,19 @@ struct Report<'a> {
 /// # Errors
 /// A file of no known tool, a damaged one, or one of other settings than the results file.
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
-    for path in &arguments.files {
-        let import = read(path, arguments.concurrency.map(NonZeroUsize::get))?;
+    // All are read before one is added: whoever mends a bad file can then say the same command again.
+    let concurrency = arguments.concurrency.map(NonZeroUsize::get);
+    let imports =
+        arguments.files.iter().map(|path| read(path, concurrency)).collect::<Result<Vec<_>, _>>()?;
+    for (path, import) in arguments.files.iter().zip(&imports) {
         let mut added = 0;
         if let Some(results_path) = &arguments.out {
-            let group = picked(arguments, path, &import)?;
+            let group = picked(arguments, path, import)?;
             // Opened for every file: that is what checks its settings.
             let mut results = Results::open(results_path, &group.settings)?;
-            added = append(&import, group, path, &mut results)?;
+            added = append(import, group, path, &mut results)?;
         }
-        let report = Report { file: path.display().to_string(), import: &import, added };
+        let report = Report { file: path.display().to_string(), import, added };
         if arguments.json {
             writeln!(out, "{}", serde_json::to_string(&report)?)?;
         } else {
