@@ -1,12 +1,15 @@
 //! Ctrl-C in a conversation: the first one stops the answer, one more ends the program. At the prompt it drops the
-//! line, as shells do, and says how to end. While a file is written, it takes the half file with it.
+//! line, as shells do, and says how to end. While a file is written, it takes the half file with it. While something is
+//! measured, it says what is left of that.
 
+use crate::failure::note;
 use anyhow::Context;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 const IDLE: u8 = 0;
 const ANSWERING: u8 = 1;
@@ -55,6 +58,21 @@ impl StopRequest {
     pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::SeqCst) == STOP
     }
+}
+
+/// Takes over Ctrl-C for the rest of the program: it ends at once, with these words.
+pub fn say_on_ctrl_c(words: String) -> anyhow::Result<()> {
+    let handler = move || {
+        note(&words);
+        std::process::exit(EXIT_CODE)
+    };
+    ctrlc::set_handler(handler).context("Ctrl-C cannot be handled")
+}
+
+/// To be called when a program that we started has failed: Ctrl-C goes to both, and the failure of the other one would be told
+/// where the words of `say_on_ctrl_c` belong.
+pub fn give_way_to_ctrl_c() {
+    std::thread::sleep(Duration::from_millis(200));
 }
 
 pub struct Meanwhile<'a>(&'a StopRequest);

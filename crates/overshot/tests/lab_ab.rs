@@ -126,6 +126,53 @@ fn files_of_other_tools_are_read_and_compared() {
 }
 
 #[test]
+fn a_bad_file_among_good_ones_adds_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("bad.json"), "{").unwrap();
+    refused(here, &["lab", "import", &sample("vllm.json"), "bad.json", "--out", "a.jsonl"], "cut short");
+    assert!(!here.join("a.jsonl").exists());
+    refused(here, &["lab", "import", &sample("vllm.json"), "--pick", "1"], "--out");
+}
+
+/// As a terminal does it: to the command and to what it runs.
+#[test]
+#[cfg(unix)]
+fn ctrl_c_says_what_is_left() {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::Stdio;
+    let folder = tempfile::tempdir().unwrap();
+    let interrupted = |arguments: &[&str], after: &str, part: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_overshot"));
+        command.args(arguments).current_dir(folder.path()).process_group(0).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        told.find(|line| line.contains(after)).unwrap();
+        // Of another command for the same file nothing is taken.
+        if let Some(at) = arguments.iter().position(|argument| argument.ends_with(".jsonl")) {
+            let flags = ["lab", "ab", "--a", "true", "--b", "true", "--out", arguments[at]];
+            refused(folder.path(), &flags, "another command is adding to");
+        }
+        let group = format!("-{}", child.id());
+        assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+        let rest: Vec<String> = told.collect();
+        assert!(rest.last().unwrap().starts_with("interrupted: ") && !rest.join("").contains("error"));
+        assert!(rest.last().unwrap().contains(part), "{rest:?}");
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+    };
+    let sides = ["lab", "ab", "--a", "sleep 0.1", "--b", "sleep 0.1"];
+    let kept = [&sides[..], &["--out", "ab.jsonl"]].concat();
+    interrupted(&kept, "[ 2/48]", "the runs that ended are in ab.jsonl");
+    assert!(std::fs::read_to_string(folder.path().join("ab.jsonl")).unwrap().lines().count() >= 3);
+    interrupted(&kept, "[ 1/48]", "the same command goes on from there");
+    interrupted(&sides, "[ 1/48]", "nothing is kept without --out");
+    let noise = ["lab", "noise", "--command", "sleep 0.1", "--history", "noise.jsonl"];
+    interrupted(&noise, "[ 5/40]", "the blocks that ended are in noise.jsonl");
+    interrupted(&noise[..4], "[ 1/40]", "nothing is kept without --history");
+}
+
+#[test]
 #[cfg(feature = "embedded-model")]
 fn flags_of_our_own_bench_are_measured() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@ use super::noise::line;
 use super::numbers::not_negative;
 use super::subjects::{GuardFlag, LoadFlags, MetricFlags, Source, Subject, direction, guard, named};
 use crate::failure::{bad_input, note};
+use crate::interrupt::{give_way_to_ctrl_c, say_on_ctrl_c};
 use clap::Args;
 use overshot_lab::ab::{
     Course, Guard, Phase, Progress, Question, ResultsFile, Side, Unlike, check_alike, compare, compare_files,
@@ -150,7 +151,14 @@ fn of_sources(arguments: &Arguments) -> anyhow::Result<Report> {
     };
     let mut progress = |progress: Progress<'_>| note(&line(progress, &question.quantity, most));
     let mut course = Course::new(point, Phase::Pair, &mut results, &mut measure, &mut progress);
-    let outcome = compare(&mut course, &question)?;
+    say_on_ctrl_c(match &arguments.out {
+        Some(path) => format!(
+            "interrupted: the runs that ended are in {}, and the same command goes on from there",
+            path.display()
+        ),
+        None => "interrupted: nothing is kept without --out FILE.jsonl".to_owned(),
+    })?;
+    let outcome = compare(&mut course, &question).inspect_err(|_| give_way_to_ctrl_c())?;
     let told = |subject: &Subject, settings| Told { name: subject.target.name(), settings };
     Ok(Report { a: told(&a, settings_a), b: told(&b, settings_b), differences, outcomes: vec![outcome] })
 }

@@ -3,6 +3,7 @@
 
 use super::subjects::{LoadFlags, MetricFlags, Source, Subject};
 use crate::failure::{bad_input, note, one_line};
+use crate::interrupt::{give_way_to_ctrl_c, say_on_ctrl_c};
 use crate::usage::at_least_one;
 use clap::Args;
 use overshot_lab::ab::{Course, Phase, Progress, Side};
@@ -101,8 +102,12 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut measure = |_: Side| subject.target.measure(point);
     let mut progress = |progress: Progress<'_>| note(&line(progress, &quantity, blocks));
     let mut course = Course::new(point, Phase::Noise, &mut results, &mut measure, &mut progress);
+    say_on_ctrl_c(match &arguments.history {
+        Some(path) => format!("interrupted: the blocks that ended are in {}", path.display()),
+        None => "interrupted: nothing is kept without --history FILE.jsonl".to_owned(),
+    })?;
     for block in 1..=blocks {
-        let runs = course.until(block)?;
+        let runs = course.until(block).inspect_err(|_| give_way_to_ctrl_c())?;
         if let Some(newest) = runs.last() {
             history.append(&key, *newest)?;
         }
