@@ -75,6 +75,8 @@ pub enum LabError {
         "CTAs per SM move, and waves say what that brings: say the SMs of the card and the CTAs of a request"
     )]
     NoGrid,
+    #[error("{have} batches are more than can be projected at once: give at most {most}")]
+    TooManyBatches { have: usize, most: usize },
     #[error("nothing of the step of {step_ms:.1} ms at batch {batch} would be left, which no lever can do")]
     NothingLeft { batch: u32, step_ms: f64 },
 
@@ -125,6 +127,7 @@ impl LabError {
             | LabError::OtherKernel { .. }
             | LabError::NoKernel
             | LabError::NoGrid
+            | LabError::TooManyBatches { .. }
             | LabError::NothingLeft { .. }
             | LabError::BadUrl { .. }
             | LabError::BadHeader { .. } => true,

@@ -362,7 +362,7 @@ fn what_is_no_step_is_refused() {
             "smaller one first",
         ),
         (TypedStep { throughput: Some(SeenThroughput { low: 0.0, ..SEEN }), ..linear() }, "above 0"),
-        (TypedStep { floor_ms: 9.0, ..concave() }, "more than floor and slopes leave"),
+        (TypedStep { floor_ms: 9.0, throughput: None, ..concave() }, "more than floor and slopes leave"),
     ] {
         assert!(told(step).contains(part), "{part}");
     }
@@ -372,4 +372,44 @@ fn what_is_no_step_is_refused() {
     let error =
         Projection::of(&linear(), &effect, &[96], Transfer::default(), &Roofline::new(), random).unwrap_err();
     assert!(error.to_string().contains("at batch 96 would be left"), "{error}");
+}
+
+#[test]
+fn draws_end_at_the_roofline() {
+    let roofline: Roofline = BATCHES.iter().map(|batch| (*batch, 0.5 * f64::from(*batch))).collect();
+    let projection = project(&linear(), "attention / 10", &roofline);
+    let row = projection.rows.last().unwrap();
+    let ceiling = row.ceiling.unwrap();
+    assert!(row.as_told > 1.5 * ceiling, "{row:?}");
+    // Slopes are drawn, and the roofline is not: what is above it differs by several sigma of the slope.
+    close(row.p50, ceiling, 0.15 * ceiling, "the middle");
+    assert!(row.p95 < 0.7 * row.as_told, "{row:?}");
+}
+
+#[test]
+fn a_draw_in_which_a_part_exceeds_the_step_is_no_end() {
+    // Nearly all of the step is attention, so that by chance a draw has more of it than there is.
+    let seed = 5;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut noisy = |share: f64| -> RunsByBatch {
+        let mut runs = |batch: u32| -> Vec<f64> {
+            (0..5).map(|_| share * f64::from(batch) * (0.9 + 0.2 * random.f64())).collect()
+        };
+        [8, 32, 64, 96].into_iter().map(|batch| (batch, runs(batch))).collect()
+    };
+    let (step_ms, attention_ms) = (noisy(1.0), noisy(0.99));
+    let family = Family { name: "attention".into(), step_ms: attention_ms, roofline_ms: Roofline::new() };
+    let profile = Profile::new("mock", Settings::new(), StepClock::Wall, step_ms, vec![family]).unwrap();
+    let fit = ProfileFit::of(&profile, &Forms::default(), &mut random).unwrap();
+    let lever: Lever = "attention / 100".parse().unwrap();
+    let effect = Effect::of(&lever, Part::Family("attention".into()), None, None).unwrap();
+    let (model, transfer) = (FittedStep::chosen(&fit), Transfer::default());
+    let of = |batches: &[u32]| {
+        let random = &mut fastrand::Rng::with_seed(seed);
+        Projection::of(&model, &effect, batches, transfer, &Roofline::new(), random)
+    };
+    let projection = of(&BATCHES).unwrap();
+    assert!(projection.rows.iter().all(|row| row.p5 > 0.0 && row.p95 <= 99.1), "{:?}", projection.rows);
+    let many: Vec<u32> = (1..=257).collect();
+    assert!(of(&many).unwrap_err().to_string().contains("at most 256"));
 }

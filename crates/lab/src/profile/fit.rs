@@ -17,6 +17,8 @@ const BETTER_BY: f64 = 1.15;
 /// The true form misses a batch left out by the noise of its median and that of the prediction together: by up to about
 /// this many times the noise, nothing speaks against a form.
 const NOISE_TIMES: f64 = 1.5;
+/// What errs by so many times more than is about as good as the best is not what made the times.
+const REFUTED_BY: f64 = 2.0;
 /// Where no noise is known: rounding and timers.
 const ERROR_THAT_IS_NONE: f64 = 0.002;
 
@@ -33,6 +35,8 @@ pub struct SeriesFit {
     fits: Vec<FormFit>,
     chosen: usize,
     why: Why,
+    /// A form whose error at the batches left out is no larger is about as good as the best.
+    good_error: f64,
 }
 
 /// Why a form was chosen.
@@ -94,7 +98,7 @@ impl SeriesFit {
         let good = least.map_or(0.0, |least| (least * BETTER_BY).max(unexplained));
         let chosen = fits.iter().position(|fit| fit.leave_one_out_error.is_some_and(|error| error <= good));
         let why = if least.is_some() { Why::LeaveOneOut } else { Why::TooFewBatches };
-        SeriesFit { fits, chosen: chosen.unwrap_or(0), why }
+        SeriesFit { fits, chosen: chosen.unwrap_or(0), why, good_error: good }
     }
 
     /// The same times, with the form that whoever asked is sure of; `None` when it could not be fitted.
@@ -122,6 +126,12 @@ impl SeriesFit {
     /// The simplest first; linear is always there.
     pub fn all(&self) -> &[FormFit] {
         &self.fits
+    }
+
+    /// Whether the times speak against a form: it predicts the batches left out far worse than the best one does.
+    pub fn refutes(&self, kind: FormKind) -> bool {
+        let error = self.of_kind(kind).and_then(|fit| fit.leave_one_out_error);
+        error.is_some_and(|error| error > self.good_error * REFUTED_BY)
     }
 
     /// By the chosen form.

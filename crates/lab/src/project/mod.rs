@@ -14,6 +14,7 @@ pub use lever::{Amount, Change, KernelChange, Lever, Part};
 pub use mechanism::{Grid, Kernel, Mechanism};
 pub use model::{FittedStep, StepModel, StepTimes};
 pub use projection::{
-    DRAWS, Effect, Gain, Projection, Roofline, Row, Transfer, UPLIFTS_ASKED, speedup_needed, uplift,
+    BATCHES_MAX, DRAWS, Effect, Gain, Projection, Roofline, Row, Transfer, UPLIFTS_ASKED, speedup_needed,
+    uplift,
 };
 pub use typed::{REST, SeenThroughput, TypedBend, TypedStep};

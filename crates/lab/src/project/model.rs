@@ -41,7 +41,8 @@ impl StepTimes {
     }
 
     fn family(&self, wanted: &str) -> Result<&Curve, LabError> {
-        let found = self.families.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let wanted_lower = wanted.to_lowercase();
+        let found = self.families.iter().find(|(name, _)| name.to_lowercase() == wanted_lower);
         found.map(|(_, curve)| curve).ok_or_else(|| LabError::NoFamily {
             given: wanted.to_owned(),
             known: self.families.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "),
@@ -130,6 +131,8 @@ mod tests {
         assert_eq!(times.part_ms(&Part::Step, 10).unwrap(), 29.0);
         assert_eq!(times.part_ms(&Part::Floor, 10).unwrap(), 4.0);
         assert_eq!(times.part_ms(&part("Attention"), 10).unwrap(), 21.0);
+        let accented = StepTimes { families: vec![("ÉCHO".into(), line(1.0, 0.0))], ..times.clone() };
+        assert_eq!(accented.part_ms(&part("écho"), 10).unwrap(), 1.0, "a lever is read in small letters");
         let error = times.part_ms(&part("atention"), 10).unwrap_err().to_string();
         assert!(error.contains("attention, moe"), "{error}");
     }

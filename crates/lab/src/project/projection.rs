@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 
 /// Enough that the ends of an interval move by a fiftieth of its width from seed to seed.
 pub const DRAWS: usize = 20_000;
+/// Every draw of every batch is held, to be put in order: 40 MB of them.
+pub const BATCHES_MAX: usize = 256;
 /// Uplifts whose price is told: the speed-up of the part that each would need.
 pub const UPLIFTS_ASKED: [f64; 4] = [0.05, 0.10, 0.20, 0.50];
 
@@ -81,7 +83,8 @@ pub struct Row {
     pub p5: f64,
     pub p50: f64,
     pub p95: f64,
-    /// If the part took what the hardware needs, or no time at all; `None` where nothing else would be left.
+    /// If the part took what the hardware needs, or no time at all; `None` where nothing else would be left. Draws stop at
+    /// a roofline, whatever the lever says.
     pub ceiling: Option<f64>,
     /// How far above its roofline the part is, where that is known.
     pub times_roofline: Option<f64>,
@@ -155,7 +158,7 @@ pub fn speedup_needed(step_ms: f64, part_ms: f64, uplift: f64) -> Option<f64> {
 
 impl Projection {
     /// # Errors
-    /// A part that the model does not have; a lever that leaves nothing of a step.
+    /// More batches than can be held; a part that the model does not have; a lever that leaves nothing of a step.
     pub fn of(
         model: &dyn StepModel,
         effect: &Effect,
@@ -164,12 +167,17 @@ impl Projection {
         roofline: &Roofline,
         random: &mut fastrand::Rng,
     ) -> Result<Self, LabError> {
+        if batches.len() > BATCHES_MAX {
+            return Err(LabError::TooManyBatches { have: batches.len(), most: BATCHES_MAX });
+        }
+        let least_ms: Vec<f64> =
+            batches.iter().map(|batch| roofline.get(batch).copied().unwrap_or(0.0)).collect();
         let mut draws: Vec<Vec<f64>> = vec![Vec::with_capacity(DRAWS); batches.len()];
         for _ in 0..DRAWS {
             let times = model.draw(random);
             let arrives = effect.draw_arrives(transfer, random);
-            for (drawn, batch) in draws.iter_mut().zip(batches) {
-                drawn.push(effect_at(effect, &times, *batch, arrives)?);
+            for ((drawn, batch), least_ms) in draws.iter_mut().zip(batches).zip(&least_ms) {
+                drawn.push(effect_at(effect, &times, *batch, arrives, *least_ms)?);
             }
         }
         let best = model.best();
@@ -208,9 +216,23 @@ impl Projection {
     }
 }
 
-fn effect_at(effect: &Effect, times: &StepTimes, batch: u32, arrives: f64) -> Result<f64, LabError> {
-    let (step_ms, part_ms) = (times.step_ms(batch), times.part_ms(&effect.part, batch)?);
-    let gained = uplift(step_ms, effect.saved_ms(part_ms, batch, arrives));
+/// The step, and what the part takes of it: no more than all, also where a draw of noisy times has it so.
+fn step_and_part_ms(effect: &Effect, times: &StepTimes, batch: u32) -> Result<(f64, f64), LabError> {
+    let step_ms = times.step_ms(batch);
+    Ok((step_ms, times.part_ms(&effect.part, batch)?.min(step_ms)))
+}
+
+/// `least_ms`: what the part takes at its best, by the hardware.
+fn effect_at(
+    effect: &Effect,
+    times: &StepTimes,
+    batch: u32,
+    arrives: f64,
+    least_ms: f64,
+) -> Result<f64, LabError> {
+    let (step_ms, part_ms) = step_and_part_ms(effect, times, batch)?;
+    let saved_ms = effect.saved_ms(part_ms, batch, arrives).min((part_ms - least_ms).max(0.0));
+    let gained = uplift(step_ms, saved_ms);
     if gained.is_finite() && gained >= -1.0 {
         Ok(gained)
     } else {
@@ -225,14 +247,14 @@ fn row(
     roofline_ms: Option<f64>,
     drawn: &Sample,
 ) -> Result<Row, LabError> {
-    let (step_ms, part_ms) = (best.step_ms(batch), best.part_ms(&effect.part, batch)?);
+    let (step_ms, part_ms) = step_and_part_ms(effect, best, batch)?;
     let ceiling = uplift(step_ms, (part_ms - roofline_ms.unwrap_or(0.0)).max(0.0));
     Ok(Row {
         batch,
         step_ms,
         tokens_per_s: f64::from(batch) / step_ms * 1e3,
         part_ms,
-        as_told: effect_at(effect, best, batch, 1.0)?,
+        as_told: effect_at(effect, best, batch, 1.0, 0.0)?,
         p5: drawn.quantile(0.05),
         p50: drawn.median(),
         p95: drawn.quantile(0.95),

@@ -40,6 +40,10 @@ pub struct TypedBend {
     pub form: Form,
 }
 
+/// What levers call parts of any step.
+const NAMES_TAKEN: [&str; 3] = ["step", "floor", REST];
+/// How far floor and slopes may miss the throughput seen, as people type few digits.
+const ROUNDED: f64 = 0.01;
 const MS_MAX: f64 = 1e7;
 const PER_S_MAX: f64 = 1e12;
 
@@ -64,10 +68,21 @@ impl TypedStep {
                 "{low} to {high} tok/s at batch {batch}: use two numbers above 0, the smaller one first"
             )));
         }
-        let families: Vec<&str> = self.slopes_ms.iter().map(|(family, _)| family.as_str()).collect();
-        if let Some(index) = (1..families.len()).find(|&index| families[..index].contains(&families[index])) {
-            return Err(bad(format!("the slope of {} is told twice", families[index])));
+        let with_slope: Vec<&str> = self.slopes_ms.iter().map(|(family, _)| family.as_str()).collect();
+        let with_bend: Vec<&str> = self.bends.iter().map(|bend| bend.family.as_str()).collect();
+        for (what, families) in [("slope", &with_slope), ("bend", &with_bend)] {
+            if let Some(twice) =
+                (1..families.len()).find(|&index| families[..index].contains(&families[index]))
+            {
+                return Err(bad(format!("the {what} of {} is told twice", families[twice])));
+            }
+            if let Some(taken) = families.iter().find(|family| NAMES_TAKEN.contains(family)) {
+                return Err(bad(format!(
+                    "`{taken}` is what a part of every step is called: give the family another name"
+                )));
+            }
         }
+        self.check_floor()?;
         for bend in &self.bends {
             if bend.batch == 0 || shape(bend.form, bend.batch) <= 0.0 {
                 return Err(bad(format!("{} has no time at batch {}", bend.family, bend.batch)));
@@ -81,6 +96,26 @@ impl TypedStep {
             )));
         }
         Ok(())
+    }
+
+    /// Whether floor and slopes are the step whose throughput was seen: else what is told as the point and what is drawn
+    /// would be two steps.
+    fn check_floor(&self) -> Result<(), LabError> {
+        let Some(SeenThroughput { low, high, batch }) = self.throughput else { return Ok(()) };
+        let requests = f64::from(batch);
+        let slopes_ms: f64 = self.slopes_ms.iter().map(|(_, slope_ms)| slope_ms).sum();
+        let per_s = requests * 1e3 / (self.floor_ms + slopes_ms * requests);
+        if (low * (1.0 - ROUNDED)..=high * (1.0 + ROUNDED)).contains(&per_s) {
+            return Ok(());
+        }
+        let floor_at = |per_s: f64| requests * 1e3 / per_s - slopes_ms * requests;
+        let fits = match (floor_at(high).max(0.0), floor_at(low)) {
+            (_, most) if most < 0.0 => "the slopes alone take longer than was seen".to_owned(),
+            (least, most) => format!("a floor of {least:.1} to {most:.1} ms would agree"),
+        };
+        Err(bad(format!(
+            "floor and slopes make {per_s:.0} tok/s at batch {batch}, and {low} to {high} were seen: {fits}"
+        )))
     }
 
     /// The rest comes last.
@@ -162,4 +197,54 @@ impl StepModel for TypedStep {
 fn normal(random: &mut fastrand::Rng) -> f64 {
     let (radius, angle) = (1.0 - random.f64(), random.f64());
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Experts;
+
+    fn step() -> TypedStep {
+        TypedStep {
+            floor_ms: 36.3,
+            slopes_ms: vec![("attention".into(), 0.79), ("moe".into(), 0.015)],
+            sigma: 0.05,
+            throughput: Some(SeenThroughput { low: 775.0, high: 845.0, batch: 96 }),
+            bends: vec![],
+        }
+    }
+
+    #[test]
+    fn floor_and_slopes_must_be_what_was_seen() {
+        step().check().unwrap();
+        let told = |floor_ms, slope_ms| {
+            let slopes_ms = vec![("attention".into(), slope_ms)];
+            TypedStep { floor_ms, slopes_ms, ..step() }.check().unwrap_err().to_string()
+        };
+        let high = told(100.0, 0.805);
+        assert!(high.contains("make 542 tok/s at batch 96") && high.contains("36.3 to 46.6 ms"), "{high}");
+        assert!(told(36.3, 5.0).contains("the slopes alone take longer"));
+    }
+
+    #[test]
+    fn a_name_stands_for_one_thing() {
+        let bend = |family: &str| TypedBend {
+            family: family.into(),
+            ms: 10.0,
+            batch: 96,
+            form: Form::Concave(Experts::default()),
+        };
+        TypedStep { bends: vec![bend("moe")], ..step() }.check().unwrap();
+        for (bends, slope, part) in [
+            (vec![bend("moe"), bend("moe")], "moe", "the bend of moe is told twice"),
+            (vec![], "attention", "the slope of attention is told twice"),
+            (vec![bend("rest")], "moe", "`rest` is what a part of every step is called"),
+            (vec![], "step", "`step` is what"),
+            (vec![], "floor", "`floor` is what"),
+        ] {
+            let slopes_ms = vec![("attention".into(), 0.79), (slope.into(), 0.015)];
+            let told = TypedStep { bends, slopes_ms, ..step() }.check().unwrap_err().to_string();
+            assert!(told.contains(part), "{told}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ mod profile;
 mod profile_sources;
 mod profile_tables;
 mod project;
+mod project_kernel;
 mod project_report;
 mod project_texts;
 mod replay;

@@ -1,8 +1,8 @@
 //! `overshot lab project`: what a change would bring at every batch, before anybody makes it. The step comes from a profile or
 //! is typed in; a lever of a kernel goes through that kernel's occupancy. The arithmetic is `overshot_lab::project`.
 
-use super::cubins;
-use super::numbers::{Batches, SharedBytes, at_least_one, batches, kilobytes, not_negative};
+use super::numbers::{Batches, batches, not_negative};
+use super::project_kernel::{KernelFlags, kernel, sms};
 use super::project_report::{Decided, ProjectReport};
 use super::project_texts::{
     FamilyAt, FamilySlope, ThroughputBand, family_at, family_slope, throughput_band, transfer,
@@ -11,11 +11,9 @@ use crate::failure::bad_input;
 use crate::outputs::Outputs;
 use crate::usage::whole_number;
 use clap::Args;
-use overshot_gpu_model::device::THREADS_PER_WARP;
-use overshot_gpu_model::{Architecture, Card, Launch};
 use overshot_lab::profile::{Experts, Form, FormKind, Forms, Profile, ProfileFit, Stairs};
 use overshot_lab::project::{
-    Decision, Effect, FittedStep, Grid, Kernel, Lever, Mechanism, Part, Projection, REST, Roofline,
+    Decision, Effect, FittedStep, Gain, Grid, Kernel, Lever, Mechanism, Part, Projection, Roofline,
     StepModel, Transfer, TypedBend, TypedStep,
 };
 use std::io::Write;
@@ -50,9 +48,9 @@ pub struct Arguments {
     batch: Option<Batches>,
 
     /// The share of a gain that arrives in the step, equally likely between the two; `overshot lab plan` tells what
-    /// closed levers teach of it
-    #[arg(long, value_name = "LOW..HIGH", default_value = "0.7..1", value_parser = transfer)]
-    transfer: Transfer,
+    /// closed levers teach of it [default: 0.7..1]
+    #[arg(long, value_name = "LOW..HIGH", value_parser = transfer)]
+    transfer: Option<Transfer>,
 
     /// Seed of the draws
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = whole_number::<u64>)]
@@ -75,7 +73,7 @@ pub struct Arguments {
 #[command(next_help_heading = "The step")]
 struct StepFlags {
     /// A profile, as `overshot lab profile` saves it
-    #[arg(long, value_name = "FILE.json", required_unless_present = "floor", conflicts_with_all = ["floor", "slope", "throughput", "concave", "roofline"])]
+    #[arg(long, value_name = "FILE.json", required_unless_present = "floor", conflicts_with_all = ["floor", "slope", "throughput", "sigma", "concave", "roofline"])]
     profile: Option<PathBuf>,
 
     /// Without a profile: time of a step of no requests, by the line through large batches
@@ -104,54 +102,6 @@ struct StepFlags {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "The kernel, for levers of CTAs per SM and of resources")]
-struct KernelFlags {
-    /// Registers of a thread
-    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = at_least_one, requires_all = ["warps", "arch"])]
-    regs: Option<NonZeroU32>,
-
-    /// Warps of a CTA [default: of a cubin, its launch bounds]
-    #[arg(long, value_name = "W", allow_negative_numbers = true, value_parser = at_least_one)]
-    warps: Option<NonZeroU32>,
-
-    /// Shared memory of a CTA in KB of 1,024 bytes, static and dynamic [default: 0]
-    #[arg(long, value_name = "KB", allow_negative_numbers = true, value_parser = kilobytes, requires = "regs")]
-    smem: Option<SharedBytes>,
-
-    /// Named barriers of a CTA, 0 to 16 [default: 1, of a cubin what it states]
-    #[arg(long, value_name = "B", allow_negative_numbers = true, value_parser = whole_number::<u32>)]
-    barriers: Option<u32>,
-
-    /// Architecture, such as sm_120 or 9.0 [default: of a cubin, its own]
-    #[arg(long, value_name = "SM")]
-    arch: Option<String>,
-
-    /// The kernel's cubin instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["regs", "smem"])]
-    cubin: Option<PathBuf>,
-
-    /// Of the cubin's kernels the one with TEXT in its name
-    #[arg(long, value_name = "TEXT", requires = "cubin")]
-    kernel: Option<String>,
-
-    /// Dynamic shared memory, which a cubin does not state [default: 0]
-    #[arg(long, value_name = "KB", allow_negative_numbers = true, value_parser = kilobytes, requires = "cubin")]
-    dynamic_smem: Option<SharedBytes>,
-
-    /// The card by its name, such as "RTX PRO 6000" or H200
-    #[arg(long, value_name = "NAME", conflicts_with = "sms")]
-    card: Option<String>,
-
-    /// SMs, for a card that is not known by name
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
-    sms: Option<NonZeroU32>,
-
-    /// CTAs that the kernel starts for each request
-    #[arg(long, value_name = "U", allow_negative_numbers = true, value_parser = at_least_one)]
-    ctas_per_request: Option<NonZeroU32>,
-}
-
-#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Go or no-go")]
 struct DecisionFlags {
     /// The uplift that counts: the largest of noise band, what a comparison can find, and the smallest gain worth the days
@@ -173,6 +123,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     arguments.outputs.check()?;
     let kernel = kernel(&arguments.kernel)?;
     let effect = effect(arguments, kernel.as_ref())?;
+    check_use(arguments, kernel.as_ref(), &effect)?;
     let report = match &arguments.step.profile {
         Some(path) => of_profile(arguments, path, effect)?,
         None => of_typed(arguments, effect)?,
@@ -180,16 +131,38 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     arguments.outputs.write(&report, out)
 }
 
+/// Refuses what would be passed over: a flag without a say reads as if it had one.
+fn check_use(arguments: &Arguments, kernel: Option<&Kernel>, effect: &Effect) -> anyhow::Result<()> {
+    let lever = &arguments.lever;
+    if matches!(lever, Lever::Time { .. }) && kernel.is_some() {
+        return Err(bad_input(format!(
+            "`{lever}` is no lever of a kernel: leave --regs or --cubin, or write one such as `registers -> 128`"
+        )));
+    }
+    if arguments.transfer.is_some() && matches!(effect.gain, Gain::Waves { .. }) {
+        return Err(bad_input(format!(
+            "--transfer is of levers whose gain is known: of `{lever}` anything from none to all that waves allow is taken"
+        )));
+    }
+    if arguments.step.roofline.is_some() && !matches!(effect.part, Part::Family(_)) {
+        return Err(bad_input(format!("--roofline is of a family, and `{}` is none", effect.part)));
+    }
+    Ok(())
+}
+
 fn of_profile(arguments: &Arguments, path: &Path, effect: Effect) -> anyhow::Result<ProjectReport> {
     let profile = Profile::read(path)?;
     let mut random = fastrand::Rng::with_seed(arguments.seed);
-    let fit = ProfileFit::of(&profile, &forms(arguments)?, &mut random)
+    let fit = ProfileFit::of(&profile, &forms(arguments, &effect)?, &mut random)
         .map_err(|error| bad_input(format!("{}: {error}", path.display())))?;
     let chosen = FittedStep::chosen(&fit);
     let others = [FormKind::Linear, FormKind::Staircase, FormKind::Concave];
-    let others: Vec<FittedStep> = others
+    let (refuted, others): (Vec<FormKind>, Vec<FormKind>) = others
         .into_iter()
         .filter(|kind| fit.step.of_kind(*kind).is_some())
+        .partition(|kind| fit.step.refutes(*kind));
+    let others: Vec<FittedStep> = others
+        .into_iter()
         .map(|kind| FittedStep::of_kind(&fit, kind))
         .filter(|other| !other.is_same_as(&chosen))
         .collect();
@@ -204,7 +177,14 @@ fn of_profile(arguments: &Arguments, path: &Path, effect: Effect) -> anyhow::Res
         Part::Step | Part::Floor => Roofline::new(),
     };
     let batches = arguments.batch.clone().map_or_else(|| profile.batches().collect(), |batches| batches.0);
-    projected(arguments, profile.subject().to_owned(), &models, effect, &batches, &roofline)
+    let report = projected(arguments, profile.subject().to_owned(), &models, effect, &batches, &roofline)?;
+    let measured = profile.batches().next().zip(profile.batches().next_back());
+    let outside = |batch: &u32| measured.is_some_and(|(least, most)| !(least..=most).contains(batch));
+    Ok(ProjectReport {
+        refuted: refuted.into_iter().map(|kind| kind.name().to_owned()).collect(),
+        extrapolated: batches.into_iter().filter(outside).collect(),
+        ..report
+    })
 }
 
 fn of_typed(arguments: &Arguments, effect: Effect) -> anyhow::Result<ProjectReport> {
@@ -217,11 +197,6 @@ fn of_typed(arguments: &Arguments, effect: Effect) -> anyhow::Result<ProjectRepo
         bends: vec![],
     };
     line.check()?;
-    if line.slopes_ms.iter().any(|(family, _)| family == REST) {
-        return Err(bad_input(format!(
-            "--slope {REST}=..: what belongs to no family is called so; use another name"
-        )));
-    }
     let bend = |told: &FamilyAt| TypedBend {
         family: told.family.clone(),
         ms: told.ms,
@@ -255,10 +230,11 @@ fn projected(
     batches: &[u32],
     roofline: &Roofline,
 ) -> anyhow::Result<ProjectReport> {
+    let transfer = arguments.transfer.unwrap_or_default();
     let of = |model: &&dyn StepModel| {
         // The same draws for every form, so that forms differ and luck does not.
         let random = &mut fastrand::Rng::with_seed(arguments.seed);
-        Projection::of(*model, &effect, batches, arguments.transfer, roofline, random)
+        Projection::of(*model, &effect, batches, transfer, roofline, random)
     };
     let mut forms = models.iter().map(of).collect::<Result<Vec<_>, _>>()?;
     let agreeing: Vec<String> = forms[1..]
@@ -289,10 +265,12 @@ fn projected(
         lever: arguments.lever.clone(),
         subject,
         uncertainty: models[0].uncertainty().to_owned(),
-        transfer: arguments.transfer,
+        transfer,
         effect,
         forms,
         agreeing,
+        refuted: Vec::new(),
+        extrapolated: Vec::new(),
         decided,
     })
 }
@@ -323,73 +301,18 @@ fn effect(arguments: &Arguments, kernel: Option<&Kernel>) -> anyhow::Result<Effe
     })
 }
 
-fn sms(flags: &KernelFlags) -> anyhow::Result<Option<NonZeroU32>> {
-    let card = flags.card.as_deref().map(Card::named).transpose();
-    let card = card.map_err(|error| bad_input(format!("--card: {error}")))?;
-    Ok(card.and_then(|card| NonZeroU32::new(card.sms)).or(flags.sms))
-}
-
-/// Stairs are a form where the card and the grid are told.
-fn forms(arguments: &Arguments) -> anyhow::Result<Forms> {
-    let stairs = match (sms(&arguments.kernel)?, arguments.kernel.ctas_per_request) {
+/// Stairs are a form where the card and the grid are told; today's, so with as many CTAs an SM as it holds before the change.
+fn forms(arguments: &Arguments, effect: &Effect) -> anyhow::Result<Forms> {
+    let held = match &effect.gain {
+        Gain::Waves { mechanism, .. } | Gain::Nothing { mechanism } => mechanism.ctas_per_sm_before,
+        Gain::Time(_) => 1,
+    };
+    let slots = sms(&arguments.kernel)?.map(|sms| sms.get().saturating_mul(held)).and_then(NonZeroU32::new);
+    let stairs = match (slots, arguments.kernel.ctas_per_request) {
         (Some(slots), Some(ctas_per_request)) => vec![Stairs { slots, ctas_per_request }],
         _ => vec![],
     };
     Ok(Forms { experts: Some(Experts::default()), stairs })
-}
-
-fn kernel(flags: &KernelFlags) -> anyhow::Result<Option<Kernel>> {
-    let architecture = flags.arch.as_deref().map(str::parse::<Architecture>).transpose();
-    let architecture = architecture.map_err(|error| bad_input(format!("--arch: {error}")))?;
-    if let Some(path) = &flags.cubin {
-        return kernel_of_cubin(flags, path, architecture).map(Some);
-    }
-    let (Some(registers), Some(warps), Some(architecture)) = (flags.regs, flags.warps, architecture) else {
-        return Ok(None);
-    };
-    let launch = Launch {
-        warps_per_cta: warps.get(),
-        registers_per_thread: registers.get(),
-        shared_bytes_per_cta: flags.smem.map_or(0, |bytes| bytes.0),
-        named_barriers_per_cta: flags.barriers.unwrap_or(1),
-    };
-    Ok(Some(Kernel { launch, architecture }))
-}
-
-fn kernel_of_cubin(flags: &KernelFlags, path: &Path, asked: Option<Architecture>) -> anyhow::Result<Kernel> {
-    let shown = path.display();
-    let mut found = cubins::search(path)?.kernels;
-    if let Some(text) = &flags.kernel {
-        found.retain(|found| found.kernel.name.contains(text.as_str()));
-    }
-    let names = || found.iter().map(|found| found.kernel.name.as_str()).collect::<Vec<_>>().join(", ");
-    let one = match found.as_slice() {
-        [one] => one,
-        [] => return Err(bad_input(format!("no kernel in {shown} has that text in its name: see --kernel"))),
-        _ => {
-            return Err(bad_input(format!(
-                "{shown} has several such kernels, say which with --kernel: {}",
-                names()
-            )));
-        }
-    };
-    let bounds = one.kernel.max_threads.map(|threads| threads.div_ceil(THREADS_PER_WARP));
-    let dynamic = flags.dynamic_smem.map(|bytes| bytes.0).or(one.triton.map(|launch| launch.shared));
-    let own = || Architecture::of_sm(one.sm).map_err(|error| bad_input(format!("{shown}: {error}")));
-    Ok(Kernel {
-        launch: Launch {
-            warps_per_cta: flags
-                .warps
-                .map(NonZeroU32::get)
-                .or(bounds)
-                .or(one.triton.map(|launch| launch.num_warps))
-                .ok_or_else(|| bad_input(format!("{shown}: it states no launch bounds: give --warps")))?,
-            registers_per_thread: one.kernel.registers_per_thread,
-            shared_bytes_per_cta: one.kernel.static_shared_bytes.saturating_add(dynamic.unwrap_or(0)),
-            named_barriers_per_cta: flags.barriers.unwrap_or(one.kernel.named_barriers),
-        },
-        architecture: asked.map_or_else(own, Ok)?,
-    })
 }
 
 #[cfg(test)]
@@ -410,6 +333,7 @@ mod tests {
         "--throughput",
         "775..845@96",
     ];
+    const SECOND_CTA: [&str; 5] = ["CTAs/SM 1 -> 2", "--sms", "188", "--ctas-per-request", "4"];
     const KERNEL: [&str; 8] = ["--regs", "255", "--warps", "4", "--smem", "60", "--arch", "sm_120"];
 
     #[derive(Parser)]
@@ -517,6 +441,40 @@ mod tests {
         assert_parts(&unknown, &["no family `sampling`", "attention, moe"]);
     }
 
+    fn write_profile(path: &Path, step_ms: impl Fn(f64) -> f64) {
+        let runs = |batch: u32| [0.99, 1.0, 1.01].map(|share| share * step_ms(f64::from(batch))).to_vec();
+        let series: RunsByBatch =
+            [1, 8, 16, 32, 48, 64, 80, 96].into_iter().map(|batch| (batch, runs(batch))).collect();
+        let attention =
+            Family { name: "attention".into(), step_ms: series.clone(), roofline_ms: Roofline::new() };
+        let profile =
+            Profile::new("mock", Settings::new(), StepClock::Wall, series, vec![attention]).unwrap();
+        profile.write(path).unwrap();
+    }
+
+    #[test]
+    fn forms_that_the_profile_refutes_have_no_say() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("profile.json");
+        write_profile(&path, |batch| 5.0 + batch);
+        let flags = ["step / 1.5", "--profile", path.to_str().unwrap(), "--sms", "188"];
+        let flags = [&flags[..], &["--ctas-per-request", "4", "--batch", "16,512"]].concat();
+        let text = print(&flags).unwrap();
+        assert_parts(
+            &text,
+            &["staircase form is left out", "C=512: outside of the batches that were profiled"],
+        );
+        assert!(!text.contains("by the staircase form of the step"), "{text}");
+    }
+
+    #[test]
+    fn a_roofline_ends_what_can_be_gained() {
+        let text = print(&[&["attention / 10"], &STEP[..], &["--roofline", "0.5", "--batch", "96"]].concat());
+        assert_parts(&text.unwrap(), &["asks for more than the roofline leaves at C=96"]);
+        let text = print(&[&["attention / 2"], &STEP[..], &["--roofline", "2", "--batch", "96"]].concat());
+        assert_parts(&text.unwrap(), &["takes less than its roofline at C=96"]);
+    }
+
     #[test]
     fn a_kernel_comes_from_its_cubin() {
         let flags = [
@@ -546,6 +504,25 @@ mod tests {
             (with_step(&[&["smem -> 120 KB"], &KERNEL[..]].concat()), "cannot hold a single CTA"),
             (with_step(&["step - 100 %"]), "would be left"),
             (with_step(&["attention / 2", "--threshold", "5", "--decide-at", "7"]), "--decide-at 7"),
+            (with_step(&["attention / 2", "--batch", "1..4096"]), "give at most 256"),
+            (with_step(&[&["attention / 2"], &KERNEL[..]].concat()), "is no lever of a kernel"),
+            (with_step(&["attention / 2", "--warps", "4"]), "--regs"),
+            (with_step(&["attention / 2", "--sms", "188"]), "--ctas-per-request"),
+            (with_step(&["floor - 10 ms", "--roofline", "0.1"]), "`floor` is none"),
+            (with_step(&[&SECOND_CTA[..], &["--transfer", "1"]].concat()), "from none to all"),
+            (
+                print(&[
+                    "attention / 2",
+                    "--floor",
+                    "100",
+                    "--slope",
+                    "attention=0.8",
+                    "--throughput",
+                    "800@96",
+                ]),
+                "floor and slopes make 543 tok/s",
+            ),
+            (with_step(&["moe / 2", "--concave", "moe=23@96", "--concave", "moe=23@96"]), "told twice"),
             (with_step(&["attention / 2", "--threshold", "5", "--days", "0"]), "--days 0"),
             (with_step(&["attention / 2", "--threshold", "NaN"]), "from 0 to 1e15"),
             (with_step(&["attention / 2", "--sigma", "80"]), "not between 0 and 50 %"),

@@ -5,8 +5,7 @@ use super::occupancy::{gate_sentence, list};
 use crate::outputs::Report;
 use crate::table::Table;
 use overshot_lab::project::{
-    BatchChance, CHANCE_OF_GO, Decision, Effect, Gain, Lever, Mechanism, Projection, Row, Transfer,
-    UPLIFTS_ASKED, Verdict,
+    CHANCE_OF_GO, Decision, Effect, Gain, Lever, Mechanism, Projection, Row, Transfer, UPLIFTS_ASKED, Verdict,
 };
 use overshot_lab::report::{Form, Look, Panel, Plot, PlotPoint, Series, number};
 use serde::Serialize;
@@ -26,6 +25,10 @@ pub struct ProjectReport {
     pub forms: Vec<Projection>,
     /// Forms of the step that tell the same.
     pub agreeing: Vec<String>,
+    /// Forms that the profile speaks against: they are not projected by.
+    pub refuted: Vec<String>,
+    /// Batches outside of those that were profiled.
+    pub extrapolated: Vec<u32>,
     pub decided: Option<Decided>,
 }
 
@@ -140,6 +143,7 @@ impl ProjectReport {
             }
             None => writeln!(out, "ceiling: {} gone", self.effect.part)?,
         }
+        self.write_roofline_notes(out)?;
         if self.forms.len() > 1 {
             let names: Vec<&str> = self.forms.iter().map(|form| form.form.as_str()).collect();
             writeln!(
@@ -150,6 +154,39 @@ impl ProjectReport {
         }
         if !self.agreeing.is_empty() {
             writeln!(out, "by the {} form the uplifts are about the same", self.agreeing.join(" and the "))?;
+        }
+        for form in &self.refuted {
+            writeln!(out, "the {form} form is left out: it predicts batches left out far worse")?;
+        }
+        if !self.extrapolated.is_empty() {
+            let outside = at(&self.extrapolated);
+            writeln!(
+                out,
+                "{outside}: outside of the batches that were profiled, so the form is taken on trust"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Where the lever or the measured time disagrees with the roofline.
+    fn write_roofline_notes(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Some(first) = self.forms.first() else { return Ok(()) };
+        let known = first.rows.iter().filter_map(|row| Some((row, row.times_roofline?)));
+        let below: Vec<u32> =
+            known.clone().filter(|(_, times)| *times < 1.0).map(|(row, _)| row.batch).collect();
+        let beyond = |row: &Row| row.ceiling.is_some_and(|ceiling| row.as_told > ceiling);
+        let beyond: Vec<u32> =
+            known.filter(|(row, times)| *times >= 1.0 && beyond(row)).map(|(row, _)| row.batch).collect();
+        if !below.is_empty() {
+            let (part, below) = (&self.effect.part, at(&below));
+            writeln!(out, "{part} takes less than its roofline at {below}: one of the two is wrong")?;
+        }
+        if !beyond.is_empty() {
+            let beyond = at(&beyond);
+            writeln!(
+                out,
+                "the lever asks for more than the roofline leaves at {beyond}: draws end at the ceiling"
+            )?;
         }
         Ok(())
     }
@@ -188,16 +225,17 @@ impl ProjectReport {
 impl Decided {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let Decision { verdict, threshold, batches, expected_gain, gain_per_day } = &self.decision;
+        let asked: Vec<u32> = batches.iter().map(|at| at.batch).collect();
         let why = match verdict {
             Verdict::NoMechanism => "the mechanism does not move".to_owned(),
             Verdict::Go => format!(
                 "the uplift exceeds {} with a chance of at least {:.0} % at {}",
                 percent(*threshold),
                 100.0 * CHANCE_OF_GO,
-                at(batches)
+                at(&asked)
             ),
             Verdict::NoGo => {
-                format!("even the 95 % point stays below {} at {}", percent(*threshold), at(batches))
+                format!("even the 95 % point stays below {} at {}", percent(*threshold), at(&asked))
             }
             Verdict::Open => {
                 let least = batches.iter().min_by(|one, other| one.chance.total_cmp(&other.chance));
@@ -208,7 +246,7 @@ impl Decided {
                     "it may exceed {}, but not with a chance of {:.0} % at each of {}{least}",
                     percent(*threshold),
                     100.0 * CHANCE_OF_GO,
-                    at(batches)
+                    at(&asked)
                 )
             }
         };
@@ -224,8 +262,8 @@ impl Decided {
 }
 
 /// `C=64, 80 and 96`
-fn at(batches: &[BatchChance]) -> String {
-    let numbers: Vec<String> = batches.iter().map(|at| at.batch.to_string()).collect();
+fn at(batches: &[u32]) -> String {
+    let numbers: Vec<String> = batches.iter().map(u32::to_string).collect();
     match numbers.as_slice() {
         [] => "no batch".into(),
         [one] => format!("C={one}"),
