@@ -51,6 +51,9 @@ impl Outputs {
         for (flag, path) in [("--svg", &self.svg), ("--markdown", &self.markdown)] {
             path.as_deref().map_or(Ok(()), |path| check_place(flag, path))?;
         }
+        if self.svg.is_some() && self.svg == self.markdown {
+            return Err(bad_input("--svg and --markdown are the same file: give two"));
+        }
         Ok(())
     }
 

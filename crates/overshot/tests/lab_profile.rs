@@ -45,6 +45,8 @@ fn traces_become_a_report_and_a_profile() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{told}");
     let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let text = text.replace("\n  ", " ");
     for part in [
         "mock\n",
         "The slope is attention: 0.500 of 0.500 ms a request (100 % of it); the floor is experts: 8.00 of 12.0 ms (67 % of it).",
@@ -96,6 +98,16 @@ fn rules_of_families_are_printed_and_can_be_changed() {
     let arguments = ["lab", "profile", "--trace", "1=b1.json", "--families", "rules.toml"];
     let text = String::from_utf8(overshot(folder.path(), &arguments).stdout).unwrap();
     assert!(text.contains("mine") && !text.contains("my_own") && text.contains("One batch:"), "{text}");
+}
+
+#[test]
+fn what_is_faster_than_its_roofline_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("b4.json"), trace(4)).unwrap();
+    let line = "lab profile --trace 4=b4.json --roofline attention=6GB/step --bandwidth 1000";
+    let output = overshot(folder.path(), &line.split_whitespace().collect::<Vec<_>>());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("attention takes 50 % of its roofline's time at B=4, which cannot be"), "{text}");
 }
 
 #[cfg(feature = "embedded-model")]
@@ -163,6 +175,11 @@ fn bad_input_is_one_sentence_and_exit_code_2() {
         ("--trace 4=good.json --tiles attention=3 --layers 3 --ctas-per-request 3", "--card or --sms"),
         ("--trace 4=good.json --card abacus", "no known card"),
         ("--trace 4=good.json --experts 3", "such as 256:6"),
+        ("--trace 4=good.json --seed 3", "cannot be used with"),
+        ("--trace 4=good.json --trace 8=good.json", "--trace 8=good.json: this file is given twice"),
+        ("--trace 4=good.json --svg one --markdown one", "--svg and --markdown are the same file"),
+        ("--from profile.json --steps 3", "cannot be used with"),
+        ("--from profile.json --name mine", "cannot be used with"),
         ("--from profile.json", "batch 0"),
         ("--from good.json", "not a profile"),
         ("--trace 4=good.json --save no/folder/p.json", "no place for this file"),

@@ -31,6 +31,10 @@ pub const BATCHES_MAX: usize = 4096;
 pub const RUNS_MAX: usize = 4096;
 pub const FAMILIES_MAX: usize = 256;
 const TEXT_CHARS_MAX: usize = 1000;
+/// Eleven days. Errors are weighed by squares of times, which numbers must hold.
+const MS_MAX: f64 = 1e9;
+/// A nanosecond.
+const STEP_MS_MIN: f64 = 1e-6;
 
 /// By batch, the runs' milliseconds a step.
 pub type RunsByBatch = BTreeMap<u32, Vec<f64>>;
@@ -137,7 +141,7 @@ impl Profile {
         if texts.clone().any(|text| text.is_empty() || text.chars().count() > TEXT_CHARS_MAX) {
             return Some(format!("subject and families need a name of at most {TEXT_CHARS_MAX} characters"));
         }
-        series_fault("step_ms", &self.step_ms).or_else(|| {
+        series_fault("step_ms", &self.step_ms).or_else(|| no_step(&self.step_ms)).or_else(|| {
             let mut before: Vec<&str> = Vec::new();
             self.families.iter().find_map(|family| {
                 let twice = before.contains(&family.name.as_str());
@@ -178,15 +182,27 @@ fn series_fault(name: &str, series: &RunsByBatch) -> Option<String> {
         }
         let bad = runs.iter().position(|ms| !is_time(*ms))?;
         Some(format!(
-            "{name}: run {} at batch {batch} is {} ms: use a finite time of at least 0",
+            "{name}: run {} at batch {batch} is {} ms: use a time from 0 to {MS_MAX:e}",
             bad + 1,
             runs[bad]
         ))
     })
 }
 
+/// A step of no time has no throughput, and no form either.
+fn no_step(step_ms: &RunsByBatch) -> Option<String> {
+    step_ms.iter().find_map(|(batch, runs)| {
+        let run = runs.iter().position(|ms| *ms < STEP_MS_MIN)?;
+        Some(format!(
+            "step_ms: run {} at batch {batch} is {} ms, and no step takes less than {STEP_MS_MIN:e} ms",
+            run + 1,
+            runs[run]
+        ))
+    })
+}
+
 fn is_time(ms: f64) -> bool {
-    ms.is_finite() && ms >= 0.0
+    (0.0..=MS_MAX).contains(&ms)
 }
 
 fn median(series: &RunsByBatch, batch: u32) -> Option<f64> {
@@ -230,6 +246,11 @@ mod tests {
             (new(&[(3, &[])], vec![]), "has 0 runs at batch 3"),
             (new(&[(3, &[1.0, -1.0])], vec![]), "run 2 at batch 3 is -1 ms"),
             (new(&[(3, &[f64::NAN])], vec![]), "run 1 at batch 3 is NaN ms"),
+            (new(&[(3, &[1e10])], vec![]), "is 10000000000 ms: use a time from 0 to 1e9"),
+            (
+                new(&[(3, &[1.0, 0.0])], vec![]),
+                "run 2 at batch 3 is 0 ms, and no step takes less than 1e-6 ms",
+            ),
             (new(step, vec![family("moe", &[(1, &[1.0, 1.0])])]), "a time for every run"),
             (new(step, vec![family("moe", moe), family("moe", moe)]), "`moe` is there twice"),
             (new(step, vec![family("", moe)]), "need a name"),

@@ -3,7 +3,7 @@
 use super::analysis::{Analysis, Cell, FormSummary, Growth};
 use super::fit::Why;
 use super::{Form, StepClock};
-use crate::report::{self, Table, count, number, percent};
+use crate::report::{self, Table, count, number, percent, wrapped};
 use crate::stats::Interval;
 use std::io::{self, Write};
 
@@ -65,8 +65,7 @@ impl Page<'_> {
 
     fn sentences(&mut self, sentences: &[String]) -> io::Result<()> {
         writeln!(self.out)?;
-        let bullet = if self.form == report::Form::Markdown { "* " } else { "" };
-        sentences.iter().try_for_each(|sentence| writeln!(self.out, "{bullet}{sentence}"))
+        sentences.iter().try_for_each(|text| sentence(self.form, text, self.out))
     }
 
     fn by_batch(
@@ -119,6 +118,15 @@ impl Page<'_> {
     }
 }
 
+/// # Errors
+/// Those of `out`.
+pub fn sentence(form: report::Form, text: &str, out: &mut dyn Write) -> io::Result<()> {
+    match form {
+        report::Form::Terminal => writeln!(out, "{}", wrapped(text)),
+        report::Form::Markdown => writeln!(out, "* {text}"),
+    }
+}
+
 fn with_interval(value: f64, interval: Option<Interval>) -> String {
     match interval {
         None => number(value),
@@ -141,6 +149,7 @@ fn sentences(analysis: &Analysis) -> Vec<String> {
         format!("Throughput falls by {change} from B={from} to B={to}, by medians.")
     }));
     sentences.extend(gains(analysis));
+    sentences.extend(below_roofline(analysis));
     sentences.extend(scatter(analysis));
     if analysis.batches.iter().all(|at| at.runs < 2) {
         sentences.push("One run a batch: no interval and no noise is known.".into());
@@ -279,6 +288,21 @@ fn gains(analysis: &Analysis) -> Option<String> {
         best.name,
         percent(last.gain_of_a_tenth),
         last.batch
+    ))
+}
+
+/// Nothing is faster than the hardware: bytes, bandwidth or family are not what they were told to be.
+fn below_roofline(analysis: &Analysis) -> Option<String> {
+    let cells =
+        analysis.families.iter().flat_map(|family| family.cells.iter().map(move |cell| (family, cell)));
+    let below = cells.filter_map(|(family, cell)| {
+        let times = cell.times_roofline.filter(|times| *times < 1.0)?;
+        Some((&family.name, cell.batch, times))
+    });
+    let (name, batch, times) = below.min_by(|one, other| one.2.total_cmp(&other.2))?;
+    Some(format!(
+        "{name} takes {} of its roofline's time at B={batch}, which cannot be: check the bytes and the bandwidth.",
+        percent(times)
     ))
 }
 

@@ -10,5 +10,5 @@ mod text;
 pub use plot::{Look, Mark, Panel, Plot, PlotPoint, Series};
 pub use plots::plot;
 pub use summary::{Fall, NoiseSummary, PointSummary, Summary, WorkSummary};
-pub use table::{Table, count, number, percent};
+pub use table::{Table, count, number, percent, wrapped};
 pub use text::{Form, write};

@@ -72,6 +72,10 @@ const BAND_COLOURS: [&str; 8] =
 const BAND_LABEL_HEIGHT: f64 = 15.0;
 const LEGEND_LINE_HEIGHT: f64 = 18.0;
 
+/// That are within the plot at their sizes; a whole title is what the file is called.
+const TITLE_CHARS_MAX: usize = 68;
+const SUBTITLE_CHARS_MAX: usize = 110;
+
 const STYLE: &str = "\
 svg{background:#fff;font:13px system-ui,sans-serif}\
 text{fill:#222}.small{font-size:12px;fill:#555}.inside{font-size:12px;fill:#111}.title{font-size:17px;font-weight:600}.name{font-weight:600}\
@@ -90,8 +94,8 @@ impl Plot {
              role=\"img\"><title>{}</title><style>{STYLE}</style>\n",
             escaped(&self.title)
         );
-        text(&mut svg, "title", (LEFT, 26.0), "start", &self.title);
-        text(&mut svg, "small", (LEFT, 45.0), "start", &self.subtitle);
+        text(&mut svg, "title", (LEFT, 26.0), "start", &cut(&self.title, TITLE_CHARS_MAX));
+        text(&mut svg, "small", (LEFT, 45.0), "start", &cut(&self.subtitle, SUBTITLE_CHARS_MAX));
         let mut top = HEAD_HEIGHT;
         for panel in &self.panels {
             panel.draw(top, &mut svg);
@@ -190,6 +194,13 @@ impl Panel {
             }
         }
     }
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    if text.chars().count() <= chars_max {
+        return text.to_owned();
+    }
+    text.chars().take(chars_max - 1).chain(['…']).collect()
 }
 
 /// No font is at hand to measure with: digits and small letters are at most about this wide.
@@ -395,6 +406,9 @@ mod tests {
         };
         let svg =
             Plot { title: "<&>".into(), subtitle: String::new(), panels: vec![panel.clone(), panel] }.svg();
+        let long = Plot { title: "a name ".repeat(40), subtitle: String::new(), panels: vec![] }.svg();
+        let shown = long.split("class=\"title\"").nth(1).unwrap();
+        assert!(shown.contains("a na…<") && !shown.contains(&"a name ".repeat(10)), "{shown}");
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("<b>") && !svg.contains("NaN") && !svg.contains('\u{1}'));
         let opened = svg.matches("<text").count();

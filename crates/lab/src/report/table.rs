@@ -70,6 +70,26 @@ fn is_number(cell: &str) -> bool {
     size.is_empty() || size.starts_with(|c: char| c.is_ascii_digit())
 }
 
+const COLUMNS: usize = 100;
+
+/// A sentence in lines that a terminal shows whole; those after the first begin with two spaces.
+pub fn wrapped(sentence: &str) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for word in sentence.split(' ') {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > COLUMNS {
+            text += "\n  ";
+            column = 2;
+        } else if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text += word;
+        column += width;
+    }
+    text
+}
+
 /// Three to four digits that mean something: `1,234`, `123`, `12.3`, `1.23`, `0.0123`.
 pub fn number(value: f64) -> String {
     let size = value.abs();
@@ -114,6 +134,19 @@ pub fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentences_stay_within_a_terminal() {
+        assert_eq!(wrapped("a short one."), "a short one.");
+        let text = wrapped(&"seven77 ".repeat(40));
+        assert!(
+            text.lines().all(|line| line.chars().count() <= COLUMNS) && text.lines().count() == 4,
+            "{text}"
+        );
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  seven77")), "{text}");
+        let long = "x".repeat(300);
+        assert_eq!(wrapped(&format!("a {long}")), format!("a\n  {long}"));
+    }
 
     #[test]
     fn columns_line_up() {

@@ -198,8 +198,7 @@ impl Report for ProfileReport {
 
     fn text(&self, form: Form, out: &mut dyn Write) -> io::Result<()> {
         profile::text::write(&self.analysis, form, out)?;
-        let bullet = if form == Form::Markdown { "* " } else { "" };
-        self.notes.iter().try_for_each(|note| writeln!(out, "{bullet}Note: {note}."))
+        self.notes.iter().try_for_each(|note| profile::text::sentence(form, &format!("Note: {note}."), out))
     }
 
     fn json(&self) -> serde_json::Result<String> {

@@ -43,7 +43,13 @@ fn told(error: &serde_json::Error) -> String {
         serde_json::error::Category::Eof => {
             format!("the trace ends in the middle, at {place}: it was cut short, export it again")
         }
-        serde_json::error::Category::Io => format!("cannot be read: {error}"),
+        serde_json::error::Category::Io => {
+            let is_cut = error.io_error_kind().is_some_and(|kind| {
+                matches!(kind, std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidInput)
+            });
+            let hint = if is_cut { ": the packed file was cut short, export it again" } else { "" };
+            format!("cannot be read: {error}{hint}")
+        }
         serde_json::error::Category::Syntax => format!("not a chrome trace: {error}"),
         serde_json::error::Category::Data => error.to_string(),
     }
