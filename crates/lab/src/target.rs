@@ -285,6 +285,12 @@ impl Measurement {
     pub fn get(&self, metric: Metric) -> Option<f64> {
         self.metrics.get(&metric).copied()
     }
+
+    /// The names of all its numbers, for messages.
+    pub fn names(&self) -> String {
+        let metrics = self.metrics.keys().map(ToString::to_string);
+        metrics.chain(self.named.keys().cloned()).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// What is compared: a number that is known here, or one that a program printed.

@@ -40,3 +40,13 @@ fn a_server_has_noise() {
     assert_eq!((&told["blocks"], &told["quantity"]), (&2.into(), &"step_ms".into()), "{told}");
     assert!(told["median"].as_f64().unwrap() > 4.0, "{told}");
 }
+
+#[test]
+fn answers_too_short_to_have_steps_are_told_at_once() {
+    let url = mock::serve(|request, _| mock::good_answer(request, 1, 5));
+    let short = ["--concurrency", "2", "--prompt-tokens", "16", "--max-tokens", "4"];
+    let output = overshot(&[&["lab", "noise", "--url", &url, "--blocks", "40"][..], &short].concat());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("the run gave no step_ms, only ") && !told.contains("[ 1/"), "{told}");
+}

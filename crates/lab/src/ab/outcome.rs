@@ -199,14 +199,9 @@ fn blocks_of(quantity: &Quantity, runs: &[[&RunRecord; 4]]) -> Result<Vec<AbbaBl
 }
 
 fn value_of(quantity: &Quantity, record: &RunRecord) -> Result<f64, LabError> {
-    quantity.of(&record.measurement).ok_or_else(|| {
-        let measurement = &record.measurement;
-        let known =
-            measurement.metrics.keys().map(ToString::to_string).chain(measurement.named.keys().cloned());
-        LabError::NoQuantity {
-            what: format!("a run ({})", record.key.point()),
-            quantity: quantity.to_string(),
-            known: known.collect::<Vec<_>>().join(", "),
-        }
+    quantity.of(&record.measurement).ok_or_else(|| LabError::NoQuantity {
+        what: format!("a run ({})", record.key.point()),
+        quantity: quantity.to_string(),
+        known: record.measurement.names(),
     })
 }

@@ -168,21 +168,23 @@ impl Subject {
     /// # Errors
     /// A server that cannot be reached, or flags that the bench refuses.
     pub fn start(source: Source<'_>, load: &LoadFlags, quantities: &[Quantity]) -> anyhow::Result<Self> {
-        match source {
+        let subject = match source {
             Source::Command(command) => {
                 let paths = quantities.iter().filter_map(|quantity| match quantity {
                     Quantity::Named(path) => Some(path.clone()),
                     Quantity::Known(_) => None,
                 });
                 let program = ShellProgram { command: command.to_owned(), paths: paths.collect() };
-                Ok(Subject { target: Box::new(program), name: command.to_owned() })
+                Subject { target: Box::new(program), name: command.to_owned() }
             }
-            Source::Url(url) => Subject::server(url, load),
+            Source::Url(url) => Subject::server(url, load)?,
             Source::BenchFlags(flags) => {
                 let target = BenchTarget::start(flags, load)?;
-                Ok(Subject { name: format!("bench {flags}"), target: Box::new(target) })
+                Subject { name: format!("bench {flags}"), target: Box::new(target) }
             }
-        }
+        };
+        let target = Demanding { target: subject.target, quantities: quantities.to_vec() };
+        Ok(Subject { target: Box::new(target), ..subject })
     }
 
     fn server(url: &str, load: &LoadFlags) -> anyhow::Result<Self> {
@@ -214,6 +216,34 @@ impl Subject {
 
     pub fn noise_key(&self, point: Point) -> Key {
         Key { subject: self.name.clone(), point, machine: machine::fingerprint() }
+    }
+}
+
+/// Fails at the first run that lacks what was asked for, the warm-up included, instead of after all of them.
+struct Demanding {
+    target: Box<dyn Target>,
+    quantities: Vec<Quantity>,
+}
+
+impl Target for Demanding {
+    fn name(&self) -> String {
+        self.target.name()
+    }
+
+    fn settings(&self) -> Settings {
+        self.target.settings()
+    }
+
+    fn measure(&mut self, point: Point) -> Result<Measurement, LabError> {
+        let measurement = self.target.measure(point)?;
+        match self.quantities.iter().find(|quantity| quantity.of(&measurement).is_none()) {
+            None => Ok(measurement),
+            Some(quantity) => {
+                let why: String = measurement.notes.iter().map(|note| format!("; {note}")).collect();
+                let what = format!("the run gave no {quantity}, only {}{why}", measurement.names());
+                Err(LabError::Target { point: point.to_string(), what })
+            }
+        }
     }
 }
 
