@@ -11,7 +11,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Of a file that is read: a line is a few hundred bytes.
+/// Of a file that is read: a line is a few hundred bytes. Reports of other tools that keep every request
+/// are tens of megabytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 const CHECK_KEY: &str = ",\"check\":\"";
@@ -101,13 +102,25 @@ fn check_regular(path: &Path) -> Result<(), LabError> {
     Err(read_error(std::io::Error::other("it is not a regular file")))
 }
 
-fn read_lines<L: DeserializeOwned>(path: &Path, file: &File, kind: Kind) -> Result<(Vec<L>, u64), LabError> {
+/// The bytes of a file of results, whoever wrote it.
+pub(crate) fn read_regular(path: &Path) -> Result<Vec<u8>, LabError> {
+    check_regular(path)?;
+    let opened = File::open(path);
+    read_all(path, &opened.map_err(|source| LabError::ReadResults { path: path.to_owned(), source })?)
+}
+
+fn read_all(path: &Path, file: &File) -> Result<Vec<u8>, LabError> {
     let read_error = |source| LabError::ReadResults { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(read_error(std::io::Error::other("it is longer than 256 MiB")));
     }
+    Ok(bytes)
+}
+
+fn read_lines<L: DeserializeOwned>(path: &Path, file: &File, kind: Kind) -> Result<(Vec<L>, u64), LabError> {
+    let bytes = read_all(path, file)?;
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
     if whole == 0 && !bytes.is_empty() && !bytes.starts_with(kind.begins.as_bytes()) {
         return Err(not_of_kind(path, 1, kind));

@@ -17,11 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read;
 use std::path::Path;
-
-/// GuideLLM keeps every request in its reports; those of long runs are tens of megabytes.
-const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Runs of one file: a million repetitions of a program are no measurement that somebody waited for.
 const RUNS_MAX: usize = 100_000;
@@ -79,16 +75,7 @@ pub struct Import {
 /// # Errors
 /// A file that cannot be read, is of no known kind, is damaged, or has no number that can be compared.
 pub fn read(path: &Path, concurrency: Option<usize>) -> Result<Import, LabError> {
-    let mut bytes = Vec::new();
-    let unreadable = |source| LabError::ReadResults { path: path.to_owned(), source };
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(unreadable(std::io::Error::other("it is not a regular file")));
-    }
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(unreadable(std::io::Error::other("it is longer than 256 MiB")));
-    }
+    let bytes = crate::journal::read_regular(path)?;
     understand(&bytes, concurrency).map_err(|what| LabError::Import { path: path.to_owned(), what })
 }
 
