@@ -1,30 +1,17 @@
 //! The chunks of a stream, written straight into the buffer that goes to the socket: what is the same in every chunk
 //! of a response is written once, ahead. Each chunk is one server-sent event.
 
+use crate::app::{App, now};
 use crate::choice::{LogprobsWanted, Piece, TokenLogprob};
+use crate::dialect::{AllCounts, EventWriter};
 use crate::error::ApiError;
 use crate::fields::UsageChunk;
+use crate::openai::{Format, OpenAi};
 use crate::wire::{ChatLogprobs, TextLogprobs, Usage};
 use bytes::{BufMut, BytesMut};
 use overshot_chat::{Delta, FinishReason, Tokenizer};
 use serde::Serialize;
 use std::fmt::Write;
-
-/// Which endpoint's chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    Chat,
-    Text,
-}
-
-impl Format {
-    pub fn id_prefix(self) -> &'static str {
-        match self {
-            Format::Chat => "chatcmpl-",
-            Format::Text => "cmpl-",
-        }
-    }
-}
 
 pub struct ChunkWriter {
     format: Format,
@@ -38,16 +25,8 @@ pub struct ChunkWriter {
 }
 
 impl ChunkWriter {
-    pub fn new(
-        format: Format,
-        id: &str,
-        created: u64,
-        model: &str,
-        usage: UsageChunk,
-        tokenizer: Tokenizer,
-        logprobs: LogprobsWanted,
-        choices: usize,
-    ) -> Self {
+    pub fn new(dialect: OpenAi, choices: usize, app: &App) -> Self {
+        let OpenAi { format, id, usage, logprobs } = dialect;
         let object = match format {
             Format::Chat => "chat.completion.chunk",
             Format::Text => "text_completion",
@@ -60,70 +39,12 @@ impl ChunkWriter {
             model: &'a str,
         }
         let mut head = b"data: ".to_vec();
-        head.extend(json(&Head { id, object, created, model }));
+        head.extend(json(&Head { id: &id, object, created: now(), model: &app.model.name }));
         // The object goes on.
         head.pop();
         head.extend_from_slice(b",\"choices\":[");
+        let tokenizer = app.model.tokenizer.clone();
         ChunkWriter { format, head, usage, tokenizer, logprobs, offsets: vec![0; choices] }
-    }
-
-    /// What a chat answer begins with.
-    pub fn begin(&self, choice: usize, out: &mut BytesMut) {
-        if self.format == Format::Chat {
-            self.open(choice, out);
-            out.put_slice(b"\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}");
-            self.close(out);
-        }
-    }
-
-    pub fn piece(&mut self, choice: usize, piece: &Piece, out: &mut BytesMut) {
-        if matches!(piece.delta, Some(Delta::ToolCallEnd { .. })) && piece.logprobs.is_empty() {
-            return;
-        }
-        self.open(choice, out);
-        match self.format {
-            Format::Chat => {
-                out.put_slice(b"\"delta\":{");
-                if let Some(delta) = &piece.delta {
-                    put_delta(delta, out);
-                }
-                out.put_slice(b"}");
-            }
-            Format::Text => {
-                out.put_slice(b"\"text\":");
-                match &piece.delta {
-                    Some(Delta::Content(text)) => put_string(text, out),
-                    _ => out.put_slice(b"\"\""),
-                }
-            }
-        }
-        self.put_logprobs(choice, &piece.logprobs, out);
-        out.put_slice(b",\"finish_reason\":null}");
-        self.close(out);
-    }
-
-    /// The one chunk with a reason, after all pieces of a choice.
-    pub fn finish(&self, choice: usize, reason: FinishReason, out: &mut BytesMut) {
-        self.open(choice, out);
-        out.put_slice(match self.format {
-            Format::Chat => b"\"delta\":{}",
-            Format::Text => b"\"text\":\"\"",
-        });
-        out.put_slice(b",\"logprobs\":null,\"finish_reason\":\"");
-        out.put_slice(reason.as_str().as_bytes());
-        out.put_slice(b"\"}");
-        self.close(out);
-    }
-
-    /// The end of a stream in which every choice has finished.
-    pub fn end(&self, usage: &Usage, out: &mut BytesMut) {
-        if self.usage == UsageChunk::Sent {
-            out.put_slice(&self.head);
-            out.put_slice(b"],\"usage\":");
-            out.put_slice(&json(usage));
-            out.put_slice(b"}\n\n");
-        }
-        out.put_slice(b"data: [DONE]\n\n");
     }
 
     fn open(&self, choice: usize, out: &mut BytesMut) {
@@ -155,11 +76,74 @@ impl ChunkWriter {
     }
 }
 
-/// The last event of a stream that was cut. No `[DONE]` follows: the answer is not whole.
-pub fn put_error(error: &ApiError, out: &mut BytesMut) {
-    out.put_slice(b"data: ");
-    out.put_slice(&error.envelope());
-    out.put_slice(b"\n\n");
+impl EventWriter for ChunkWriter {
+    /// A chat answer begins with its role.
+    fn begin(&mut self, _prompt_tokens: usize, out: &mut BytesMut) {
+        if self.format == Format::Text {
+            return;
+        }
+        for choice in 0..self.offsets.len() {
+            self.open(choice, out);
+            out.put_slice(b"\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}");
+            self.close(out);
+        }
+    }
+
+    fn piece(&mut self, choice: usize, piece: &Piece, out: &mut BytesMut) {
+        if matches!(piece.delta, Some(Delta::ToolCallEnd { .. })) && piece.logprobs.is_empty() {
+            return;
+        }
+        self.open(choice, out);
+        match self.format {
+            Format::Chat => {
+                out.put_slice(b"\"delta\":{");
+                if let Some(delta) = &piece.delta {
+                    put_delta(delta, out);
+                }
+                out.put_slice(b"}");
+            }
+            Format::Text => {
+                out.put_slice(b"\"text\":");
+                match &piece.delta {
+                    Some(Delta::Content(text)) => put_string(text, out),
+                    _ => out.put_slice(b"\"\""),
+                }
+            }
+        }
+        self.put_logprobs(choice, &piece.logprobs, out);
+        out.put_slice(b",\"finish_reason\":null}");
+        self.close(out);
+    }
+
+    /// The one chunk with a reason.
+    fn finish(&mut self, choice: usize, reason: FinishReason, out: &mut BytesMut) {
+        self.open(choice, out);
+        out.put_slice(match self.format {
+            Format::Chat => b"\"delta\":{}",
+            Format::Text => b"\"text\":\"\"",
+        });
+        out.put_slice(b",\"logprobs\":null,\"finish_reason\":\"");
+        out.put_slice(reason.as_str().as_bytes());
+        out.put_slice(b"\"}");
+        self.close(out);
+    }
+
+    fn end(&mut self, counts: AllCounts, out: &mut BytesMut) {
+        if self.usage == UsageChunk::Sent {
+            out.put_slice(&self.head);
+            out.put_slice(b"],\"usage\":");
+            out.put_slice(&json(&Usage::new(counts)));
+            out.put_slice(b"}\n\n");
+        }
+        out.put_slice(b"data: [DONE]\n\n");
+    }
+
+    /// No `[DONE]` follows: the answer is not whole.
+    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+        out.put_slice(b"data: ");
+        out.put_slice(&error.envelope());
+        out.put_slice(b"\n\n");
+    }
 }
 
 fn put_delta(delta: &Delta, out: &mut BytesMut) {

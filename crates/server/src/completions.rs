@@ -3,10 +3,10 @@
 use crate::app::App;
 use crate::body;
 use crate::choice::Choice;
-use crate::chunks::Format;
 use crate::error::ApiError;
 use crate::fields::{CommonFields, check_prompt_tokens, top_logprobs};
 use crate::job::Job;
+use crate::openai::{Format, OpenAi};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -48,18 +48,17 @@ impl App {
         if count == 0 {
             return Err(ApiError::field("prompt", "prompt is empty: at least one prompt is needed"));
         }
-        let choices = common.choices(count, self.limits())?;
-        let options = self.choice_options(&mut common, logprobs)?;
-        let sampling = self.sampling(&common, logprobs)?;
-        let mut job = Job::new(Format::Text, common.delivery(), options.logprobs);
+        let generation = common.generation(self, count, logprobs)?;
         let prompts = self.prompts(fields.prompt)?;
-        job.prompt_tokens = prompts.iter().map(Vec::len).sum();
-        check_prompt_tokens(job.prompt_tokens, choices, self.limits())?;
+        let prompt_tokens = prompts.iter().map(Vec::len).sum();
+        check_prompt_tokens(prompt_tokens, generation.choices, self.limits())?;
+        let dialect = OpenAi::new(Format::Text, common.usage_chunk(), generation.options.logprobs);
+        let mut job = Job::new(dialect, common.delivery(), prompt_tokens);
         for ids in prompts {
-            let most_new_tokens = common.most_new_tokens(ids.len(), self.model.context)?;
-            for index in 0..choices {
-                let choice = Choice::text(&self.model.tokenizer, &options);
-                job.push(choice, &ids, &sampling, index, most_new_tokens, &options);
+            let most_new_tokens = generation.most_new_tokens(ids.len(), self.model.context)?;
+            for index in 0..generation.choices {
+                let choice = Choice::text(&self.model.tokenizer, &generation.options);
+                job.push(choice, &ids, &generation, index, most_new_tokens);
             }
         }
         Ok(job)

@@ -1,44 +1,28 @@
-//! The fields of a chat request, and the prompt that they make.
+//! A conversation in no API's words, and the prompt and the job that it makes. Chat completions, and whatever other API
+//! asks for an answer, come down to a [`Dialogue`]; everything from there on is the same for all.
 
 use crate::app::{App, fresh_id};
-use crate::body;
-use crate::choice::{Choice, ChoiceOptions, LogprobsWanted};
-use crate::chunks::Format;
+use crate::choice::Choice;
+use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::fields::{CommonFields, check_prompt_tokens, top_logprobs};
-use crate::job::Job;
-use crate::switches::ThinkingFields;
+use crate::fields::check_prompt_tokens;
+use crate::job::{Delivery, Generation, Job};
 use overshot_chat::{
     ChatError, Content, Effort, Message, ParseOptions, Prompt, RenderOptions, Role, Tool, ToolChoice, render,
 };
 use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_json::Value;
 
-/// What only chat requests have. The other fields are read from the same body as [`CommonFields`] and
-/// [`ThinkingFields`].
-#[derive(Debug, Deserialize)]
-struct ChatFields {
-    messages: Vec<Message>,
-    response_format: Option<ResponseFormat>,
-    functions: Option<IgnoredAny>,
-    function_call: Option<IgnoredAny>,
+/// What was said, and how the answer is to be read. Errors name messages as `messages[i]` and tools as `tools[i]`.
+pub struct Dialogue {
+    pub messages: Vec<Message>,
+    pub reading: OutputReading,
 }
 
-#[derive(Debug, Deserialize)]
-struct ResponseFormat {
-    r#type: String,
-}
-
-/// Beside `Message`: the word of DeepSeek's API for an assistant message that is to be continued.
-#[derive(Debug, Deserialize)]
-struct PrefixFields {
-    messages: Vec<PrefixField>,
-}
-
-#[derive(Debug, Deserialize)]
-struct PrefixField {
-    prefix: Option<bool>,
+/// How a model's output is to be read.
+pub struct OutputReading {
+    pub effort: Effort,
+    pub tools: Vec<Tool>,
+    pub tool_choice: ToolChoice,
 }
 
 /// A conversation, ready to be continued.
@@ -49,25 +33,14 @@ pub struct Conversation {
     pub parse: ParseOptions,
 }
 
-/// How a model's output is to be read.
-pub struct OutputReading {
-    pub effort: Effort,
-    pub tools: Vec<Tool>,
-    pub tool_choice: ToolChoice,
-}
-
 impl App {
     /// # Errors
-    /// A field that is wrong or not supported.
-    pub fn conversation(&self, body: &[u8]) -> Result<Conversation, ApiError> {
-        let fields: ChatFields = body::parse(body)?;
-        refuse_unsupported(&fields)?;
-        let mut messages = fields.messages;
+    /// A message or a tool that the model's format has no place for.
+    pub fn conversation(&self, dialogue: Dialogue) -> Result<Conversation, ApiError> {
+        let Dialogue { mut messages, reading } = dialogue;
+        check_tools(&reading.tools)?;
         check_messages(&messages)?;
-        let prefix = body::parse::<PrefixFields>(body)?;
-        prepare(&mut messages, &prefix)?;
-
-        let reading = self.output_reading(body)?;
+        prepare(&mut messages)?;
         // What the model must not call, it need not know.
         let request_tools = if reading.tool_choice == ToolChoice::None { Vec::new() } else { reading.tools };
         let mut declared = request_tools.clone();
@@ -85,115 +58,34 @@ impl App {
         Ok(Conversation { prompt, ids, effort: reading.effort, parse })
     }
 
+    /// The answers to a conversation, told in that dialect.
+    ///
     /// # Errors
-    /// A field that is wrong or not supported.
-    pub fn output_reading(&self, body: &[u8]) -> Result<OutputReading, ApiError> {
-        #[derive(Deserialize)]
-        struct ToolFields {
-            tools: Option<Vec<Tool>>,
-            tool_choice: Option<Value>,
-        }
-        let fields: ToolFields = body::parse(body)?;
-        let tools = fields.tools.unwrap_or_default();
-        check_tools(&tools)?;
-        let effort = body::parse::<ThinkingFields>(body)?.effort(self.model.effort)?;
-        Ok(OutputReading { effort, tools, tool_choice: tool_choice(fields.tool_choice.as_ref())? })
-    }
-
-    /// # Errors
-    /// A field that is wrong or not supported, a prompt that is too long.
-    pub fn chat_job(&self, body: &[u8]) -> Result<Job, ApiError> {
-        let mut common: CommonFields = body::parse(body)?;
-        self.check_model(common.model.as_deref())?;
-        let logprobs = chat_logprobs(self, body)?;
-        let choices = common.choices(1, self.limits())?;
-        let options = self.choice_options(&mut common, logprobs)?;
-        let sampling = self.sampling(&common, logprobs)?;
-        let conversation = self.conversation(body)?;
-        let most_new_tokens = common.most_new_tokens(conversation.ids.len(), self.model.context)?;
-        check_prompt_tokens(conversation.ids.len(), choices, self.limits())?;
-
-        let mut job = Job::new(Format::Chat, common.delivery(), options.logprobs);
-        job.prompt_tokens = conversation.ids.len();
-        for index in 0..choices {
+    /// A prompt that is too long.
+    pub fn job(
+        &self,
+        conversation: &Conversation,
+        generation: &Generation,
+        dialect: impl Dialect + 'static,
+        delivery: Delivery,
+    ) -> Result<Job, ApiError> {
+        let prompt_tokens = conversation.ids.len();
+        let most_new_tokens = generation.most_new_tokens(prompt_tokens, self.model.context)?;
+        check_prompt_tokens(prompt_tokens, generation.choices, self.limits())?;
+        let mut job = Job::new(dialect, delivery, prompt_tokens);
+        for index in 0..generation.choices {
             let parse =
                 ParseOptions { call_id_prefix: fresh_id("call_") + "_", ..conversation.parse.clone() };
-            let choice = Choice::chat(&self.model.tokenizer, parse, &options);
-            job.push(choice, &conversation.ids, &sampling, index, most_new_tokens, &options);
+            let choice = Choice::chat(&self.model.tokenizer, parse, &generation.options);
+            job.push(choice, &conversation.ids, generation, index, most_new_tokens);
         }
         Ok(job)
     }
-
-    /// The options that all choices of a request share.
-    pub fn choice_options(
-        &self,
-        common: &mut CommonFields,
-        logprobs: Option<usize>,
-    ) -> Result<ChoiceOptions, ApiError> {
-        Ok(ChoiceOptions {
-            stop_strings: common.stop_strings(self.limits())?,
-            stop_tokens: common.stop_tokens(self.model.eos_token, self.limits())?.into(),
-            logprobs: if logprobs.is_some() { LogprobsWanted::Yes } else { LogprobsWanted::No },
-        })
-    }
-
-    pub fn sampling(
-        &self,
-        common: &CommonFields,
-        logprobs: Option<usize>,
-    ) -> Result<overshot_backend::Sampling, ApiError> {
-        let sampling = common.sampling(&self.model.sampling, logprobs.unwrap_or(0))?;
-        sampling.validate(self.model.vocab_size)?;
-        Ok(sampling)
-    }
 }
 
-fn chat_logprobs(app: &App, body: &[u8]) -> Result<Option<usize>, ApiError> {
-    #[derive(Deserialize)]
-    struct LogprobFields {
-        logprobs: Option<bool>,
-        top_logprobs: Option<usize>,
-    }
-    let fields: LogprobFields = body::parse(body)?;
-    let top = top_logprobs("top_logprobs", fields.top_logprobs, app.limits())?;
-    match (fields.logprobs, top) {
-        (Some(true), top) => Ok(Some(top.unwrap_or(0))),
-        (_, None | Some(0)) => Ok(None),
-        (_, Some(_)) => Err(ApiError::field("top_logprobs", "top_logprobs needs `logprobs`: true")),
-    }
-}
-
-/// Ignoring these without a word would give answers that were not asked for.
-fn refuse_unsupported(fields: &ChatFields) -> Result<(), ApiError> {
-    if fields.functions.is_some() || fields.function_call.is_some() {
-        return Err(ApiError::field("functions", "functions and function_call are not supported: use tools"));
-    }
-    if let Some(format) = fields.response_format.as_ref().filter(|format| format.r#type != "text") {
-        let kind = &format.r#type;
-        let message = format!("response_format of type `{kind}` is not supported yet: use text");
-        return Err(ApiError::field("response_format", message));
-    }
-    Ok(())
-}
-
-fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError> {
-    let refuse = |what: String| Err(ApiError::field("tool_choice", what));
-    match value {
-        None | Some(Value::Null) => Ok(ToolChoice::Auto),
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" => refuse("tool_choice `required` is not supported yet: use auto or none".into()),
-            word => refuse(format!("tool_choice `{word}` is not known: use auto or none")),
-        },
-        Some(Value::Object(_)) => {
-            refuse("a tool_choice that names a tool is not supported yet: use auto or none".into())
-        }
-        Some(_) => refuse("tool_choice is no word: use auto or none".into()),
-    }
-}
-
-fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
+/// # Errors
+/// A tool without a name that can be called.
+pub fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
     #[derive(Deserialize)]
     struct Named {
         name: String,
@@ -229,21 +121,13 @@ fn check_messages(messages: &[Message]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Turns the API's meaning of messages into the format's. OpenAI's developer is who V4 calls system; V4's own
-/// developer asks like a user, and would be dropped with old thinking.
-fn prepare(messages: &mut [Message], prefix: &PrefixFields) -> Result<(), ApiError> {
+/// OpenAI's developer is who V4 calls system; V4's own developer asks like a user, and would be dropped with old
+/// thinking.
+fn prepare(messages: &mut [Message]) -> Result<(), ApiError> {
     for message in messages.iter_mut().filter(|message| message.role == Role::Developer) {
         message.role = Role::System;
     }
     let last = messages.len() - 1;
-    let wants_prefix = |index: usize| prefix.messages.get(index).and_then(|field| field.prefix) == Some(true);
-    if let Some(index) = (0..messages.len()).find(|index| wants_prefix(*index)) {
-        if index != last || messages[index].role != Role::Assistant {
-            let param = format!("messages[{index}].prefix");
-            return Err(ApiError::field(param, "`prefix` belongs to the last message, an assistant's"));
-        }
-        messages[last].wo_eos = true;
-    }
     if messages[last].role == Role::Assistant && !messages[last].wo_eos {
         let param = format!("messages[{last}].role");
         return Err(ApiError::field(

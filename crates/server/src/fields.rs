@@ -1,6 +1,9 @@
 //! The fields that chat and text completions share, and what they mean for the engine.
 
+use crate::app::App;
+use crate::choice::{ChoiceOptions, LogprobsWanted};
 use crate::error::ApiError;
+use crate::job::{Delivery, Generation};
 use crate::limits::ServerLimits;
 use overshot_backend::Sampling;
 use serde::Deserialize;
@@ -41,13 +44,7 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// Whether and how an answer is streamed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    Whole,
-    Stream { usage: UsageChunk },
-}
-
+/// Whether a stream ends with a chunk that tells the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageChunk {
     Sent,
@@ -56,19 +53,46 @@ pub enum UsageChunk {
 
 impl CommonFields {
     pub fn delivery(&self) -> Delivery {
-        let include_usage = self.stream_options.as_ref().and_then(|options| options.include_usage);
-        match (self.stream, include_usage) {
-            (Some(true), Some(true)) => Delivery::Stream { usage: UsageChunk::Sent },
-            (Some(true), _) => Delivery::Stream { usage: UsageChunk::Left },
-            _ => Delivery::Whole,
+        if self.stream == Some(true) { Delivery::Stream } else { Delivery::Whole }
+    }
+
+    pub fn usage_chunk(&self) -> UsageChunk {
+        match self.stream_options.as_ref().and_then(|options| options.include_usage) {
+            Some(true) => UsageChunk::Sent,
+            _ => UsageChunk::Left,
         }
+    }
+
+    /// What the request says of drawing and ending; `prompts` is how many it continues.
+    ///
+    /// # Errors
+    /// A value out of its range.
+    pub fn generation(
+        &mut self,
+        app: &App,
+        prompts: usize,
+        top_logprobs: Option<usize>,
+    ) -> Result<Generation, ApiError> {
+        let limits = app.limits();
+        let sampling = self.sampling(&app.model.sampling, top_logprobs.unwrap_or(0))?;
+        sampling.validate(app.model.vocab_size)?;
+        Ok(Generation {
+            choices: self.choices(prompts, limits)?,
+            options: ChoiceOptions {
+                stop_strings: checked_stop_strings("stop", self.stop_strings(), limits)?,
+                stop_tokens: self.stop_tokens(app.model.eos_token, limits)?.into(),
+                logprobs: if top_logprobs.is_some() { LogprobsWanted::Yes } else { LogprobsWanted::No },
+            },
+            sampling,
+            most_new_tokens: self.asked_tokens()?,
+        })
     }
 
     /// Answers to one prompt.
     ///
     /// # Errors
     /// 0, or more than the limit once multiplied with the prompts.
-    pub fn choices(&self, prompts: usize, limits: &ServerLimits) -> Result<usize, ApiError> {
+    fn choices(&self, prompts: usize, limits: &ServerLimits) -> Result<usize, ApiError> {
         let n = self.n.unwrap_or(1);
         if n == 0 {
             return Err(ApiError::field("n", "n is 0: ask for at least 1 answer"));
@@ -81,37 +105,19 @@ impl CommonFields {
         Ok(n)
     }
 
-    /// # Errors
-    /// More stop strings, or longer ones, than the limits allow.
-    pub fn stop_strings(&mut self, limits: &ServerLimits) -> Result<Vec<String>, ApiError> {
-        let mut stops = match self.stop.take() {
+    fn stop_strings(&mut self) -> Vec<String> {
+        match self.stop.take() {
             None => Vec::new(),
             Some(OneOrMany::One(stop)) => vec![stop],
             Some(OneOrMany::Many(stops)) => stops,
-        };
-        stops.retain(|stop| !stop.is_empty());
-        if stops.len() > limits.stop_strings {
-            let message = format!(
-                "{} stop strings are given: at most {} are possible",
-                stops.len(),
-                limits.stop_strings
-            );
-            return Err(ApiError::field("stop", message));
         }
-        let bytes: usize = stops.iter().map(String::len).sum();
-        if bytes > limits.stop_bytes {
-            let message =
-                format!("the stop strings have {bytes} bytes: at most {} are possible", limits.stop_bytes);
-            return Err(ApiError::field("stop", message));
-        }
-        Ok(stops)
     }
 
     /// Tokens that end an answer and are not part of it.
     ///
     /// # Errors
     /// More than the limit.
-    pub fn stop_tokens(&mut self, eos_token: u32, limits: &ServerLimits) -> Result<Vec<u32>, ApiError> {
+    fn stop_tokens(&mut self, eos_token: u32, limits: &ServerLimits) -> Result<Vec<u32>, ApiError> {
         let mut tokens = self.stop_token_ids.take().unwrap_or_default();
         if self.ignore_eos != Some(true) {
             tokens.push(eos_token);
@@ -125,34 +131,24 @@ impl CommonFields {
         Ok(tokens)
     }
 
-    /// Tokens that an answer may have: as many as asked for, at most what the context leaves.
-    ///
     /// # Errors
-    /// 0 tokens, or a prompt that leaves no room for one.
-    pub fn most_new_tokens(&self, prompt_tokens: usize, context: usize) -> Result<usize, ApiError> {
+    /// 0 tokens.
+    fn asked_tokens(&self) -> Result<Option<usize>, ApiError> {
         let (param, asked) = match (self.max_completion_tokens, self.max_tokens) {
             (Some(tokens), _) => ("max_completion_tokens", Some(tokens)),
             (None, tokens) => ("max_tokens", tokens),
         };
-        if asked == Some(0) {
-            return Err(ApiError::field(param, format!("{param} is 0: ask for at least 1")));
+        match asked {
+            Some(0) => Err(ApiError::field(param, format!("{param} is 0: ask for at least 1"))),
+            asked => Ok(asked),
         }
-        // The last token needs no position of its own.
-        let room = (context + 1).saturating_sub(prompt_tokens);
-        if room == 0 {
-            return Err(ApiError::ContextExceeded(format!(
-                "the prompt has {prompt_tokens} tokens: this server's context holds {context}, prompt and answer \
-                 together"
-            )));
-        }
-        Ok(asked.map_or(room, |tokens| tokens.min(room)))
     }
 
     /// The request's own values over `defaults`; without a seed, a random one.
     ///
     /// # Errors
     /// A value that is not even of the right kind; ranges are checked by [`Sampling::validate`].
-    pub fn sampling(&self, defaults: &Sampling, top_logprobs: usize) -> Result<Sampling, ApiError> {
+    fn sampling(&self, defaults: &Sampling, top_logprobs: usize) -> Result<Sampling, ApiError> {
         let top_k = match self.top_k {
             None => defaults.top_k,
             // Others write "all" as -1.
@@ -186,6 +182,30 @@ impl CommonFields {
         };
         entries.map(entry).collect()
     }
+}
+
+/// Stop strings without the empty ones, which would end every answer at once.
+///
+/// # Errors
+/// More of them, or longer ones, than the limits allow.
+pub fn checked_stop_strings(
+    param: &'static str,
+    mut stops: Vec<String>,
+    limits: &ServerLimits,
+) -> Result<Vec<String>, ApiError> {
+    stops.retain(|stop| !stop.is_empty());
+    let (count, most) = (stops.len(), limits.stop_strings);
+    if count > most {
+        let message = format!("{count} stop strings are given: at most {most} are possible");
+        return Err(ApiError::field(param, message));
+    }
+    let bytes: usize = stops.iter().map(String::len).sum();
+    let most = limits.stop_bytes;
+    if bytes > most {
+        let message = format!("the stop strings have {bytes} bytes: at most {most} are possible");
+        return Err(ApiError::field(param, message));
+    }
+    Ok(stops)
 }
 
 /// Bounds what a request has the engine compute before a token is drawn.

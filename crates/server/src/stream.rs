@@ -2,8 +2,7 @@
 //! into one write, an event for each piece.
 
 use crate::answers::{Answers, Output, Progress};
-use crate::chunks::{ChunkWriter, put_error};
-use crate::wire::Usage;
+use crate::dialect::{AllCounts, EventWriter};
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame};
 use std::convert::Infallible;
@@ -15,7 +14,7 @@ const BUFFER_BYTES: usize = 4096;
 
 pub struct EventStream {
     answers: Answers,
-    writer: ChunkWriter,
+    writer: Box<dyn EventWriter>,
     prompt_tokens: usize,
     buffer: BytesMut,
     state: State,
@@ -23,22 +22,20 @@ pub struct EventStream {
 
 enum State {
     /// Nothing sent yet.
-    New {
-        choices: usize,
-    },
+    New,
     Going,
     Over,
 }
 
 impl EventStream {
-    pub fn new(answers: Answers, writer: ChunkWriter, prompt_tokens: usize, choices: usize) -> Self {
+    pub fn new(answers: Answers, writer: Box<dyn EventWriter>, prompt_tokens: usize) -> Self {
         let buffer = BytesMut::with_capacity(BUFFER_BYTES);
-        EventStream { answers, writer, prompt_tokens, buffer, state: State::New { choices } }
+        EventStream { answers, writer, prompt_tokens, buffer, state: State::New }
     }
 
     fn begin(&mut self) {
-        if let State::New { choices } = self.state {
-            (0..choices).for_each(|choice| self.writer.begin(choice, &mut self.buffer));
+        if matches!(self.state, State::New) {
+            self.writer.begin(self.prompt_tokens, &mut self.buffer);
             self.state = State::Going;
         }
     }
@@ -54,11 +51,12 @@ impl EventStream {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(Progress::Going)) => {}
             Poll::Ready(Ok(Progress::Over)) => {
-                self.writer.end(&Usage::new(self.prompt_tokens, self.answers.counts()), &mut self.buffer);
+                let counts = AllCounts { prompt: self.prompt_tokens, answers: self.answers.counts() };
+                self.writer.end(counts, &mut self.buffer);
                 self.state = State::Over;
             }
             Poll::Ready(Err(error)) => {
-                put_error(&error, &mut self.buffer);
+                self.writer.fail(&error, &mut self.buffer);
                 self.state = State::Over;
             }
         }

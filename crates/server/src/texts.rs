@@ -2,6 +2,7 @@
 
 use crate::app::{App, fresh_id};
 use crate::body;
+use crate::conversation::check_tools;
 use crate::error::ApiError;
 use crate::job::json_response;
 use crate::wire::ChatMessage;
@@ -65,7 +66,7 @@ impl App {
                 ids.map_err(|error| ApiError::field("prompt", error.to_string()))?
             }
             (Some(text), None) => self.text_ids(&text)?,
-            (None, Some(_)) => self.conversation(body)?.ids,
+            (None, Some(_)) => self.conversation(self.chat_dialogue(body)?)?.ids,
             _ => return Err(ApiError::field("prompt", "give either `prompt` or `messages`")),
         };
         Ok(json_response(&Tokenized { count: tokens.len(), max_model_len: self.model.context, tokens }))
@@ -93,7 +94,7 @@ impl App {
             model: Option<String>,
         }
         self.check_model(body::parse::<ModelField>(body)?.model.as_deref())?;
-        let conversation = self.conversation(body)?;
+        let conversation = self.conversation(self.chat_dialogue(body)?)?;
         Ok(json_response(&Rendered {
             prompt: conversation.prompt.text(),
             prompt_tokens: conversation.ids.len(),
@@ -111,6 +112,7 @@ impl App {
         self.check_model(fields.model.as_deref())?;
         self.check_tokens("token_ids", &fields.token_ids)?;
         let reading = self.output_reading(body)?;
+        check_tools(&reading.tools)?;
         let start = match fields.start.as_deref() {
             Some("reasoning") => Start::Reasoning,
             Some("content") => Start::Content,

@@ -1,7 +1,8 @@
 //! The JSON of responses, as types, for what is written once a request. Chunks of a stream are written by hand in
 //! `chunks.rs`.
 
-use crate::choice::{Part, TokenCounts, TokenLogprob};
+use crate::choice::{Part, TokenLogprob};
+use crate::dialect::AllCounts;
 use overshot_chat::{ParsedMessage, Tokenizer};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -27,14 +28,15 @@ struct CompletionDetails {
 
 impl Usage {
     /// A prompt counts once, however many answers it has.
-    pub fn new(prompt_tokens: usize, counts: TokenCounts) -> Self {
+    pub fn new(counts: AllCounts) -> Self {
+        let AllCounts { prompt, answers } = counts;
         Usage {
-            prompt_tokens,
-            completion_tokens: counts.completion,
-            total_tokens: prompt_tokens + counts.completion,
+            prompt_tokens: prompt,
+            completion_tokens: answers.completion,
+            total_tokens: prompt + answers.completion,
             // No prefix of a prompt is reused yet.
             prompt_tokens_details: PromptDetails { cached_tokens: 0 },
-            completion_tokens_details: CompletionDetails { reasoning_tokens: counts.reasoning },
+            completion_tokens_details: CompletionDetails { reasoning_tokens: answers.reasoning },
         }
     }
 }

@@ -1,0 +1,48 @@
+//! How one API tells answers. What an answer is, and when it comes, is the same for all of them; these two traits are
+//! all in which they differ. A dialect writes what it is given and decides nothing about the answer.
+
+use crate::app::App;
+use crate::choice::{Piece, TokenCounts, TokenLogprob};
+use crate::error::ApiError;
+use axum::body::Body;
+use axum::http::Response;
+use bytes::BytesMut;
+use overshot_chat::{FinishReason, ParsedMessage};
+
+/// One request's answers in the words of one API: all at once, or as events.
+pub trait Dialect: Send {
+    fn whole(self: Box<Self>, answers: Vec<Answer>, counts: AllCounts, app: &App) -> Response<Body>;
+
+    fn events(self: Box<Self>, choices: usize, app: &App) -> Box<dyn EventWriter>;
+}
+
+/// Writes server-sent events into the buffer that goes to the socket.
+pub trait EventWriter: Send {
+    /// Once, with the first token: the first event tells how long it took.
+    fn begin(&mut self, prompt_tokens: usize, out: &mut BytesMut);
+
+    fn piece(&mut self, choice: usize, piece: &Piece, out: &mut BytesMut);
+
+    /// Once for each choice, after its pieces.
+    fn finish(&mut self, choice: usize, reason: FinishReason, out: &mut BytesMut);
+
+    /// After all choices have finished.
+    fn end(&mut self, counts: AllCounts, out: &mut BytesMut);
+
+    /// Instead of everything that is missing: the answers were cut.
+    fn fail(&mut self, error: &ApiError, out: &mut BytesMut);
+}
+
+/// A choice of a whole response.
+#[derive(Default)]
+pub struct Answer {
+    pub message: ParsedMessage,
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// Tokens of all prompts, each counted once, and of all answers.
+#[derive(Clone, Copy, Debug)]
+pub struct AllCounts {
+    pub prompt: usize,
+    pub answers: TokenCounts,
+}
