@@ -69,7 +69,7 @@ impl Cubins {
 }
 
 /// Under another name first: a process that ends half-way must not leave half a cubin.
-fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }

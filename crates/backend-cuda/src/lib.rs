@@ -1,6 +1,7 @@
 //! The CUDA backend. So far: guarded access to CUDA ([`cuda`]), kernels compiled by NVRTC and kept ([`cubins`]), the
 //! sparse decode attention as a ladder of versions ([`decode`]), and the program that checks and times them
-//! ([`selftest`], `gpu-check`).
+//! ([`selftest`], `gpu-check`). [`gpu`] is a device as all of that sees it: a real one, or with feature `emulator` one that
+//! runs the kernels' own sources on the host.
 //!
 //! Nothing is needed to build it, and without a driver or a GPU every entry says so in an error. What is not here yet:
 //! the other kernels of a layer, and the `Backend` itself.
@@ -8,6 +9,9 @@
 pub mod cubins;
 pub mod cuda;
 pub mod decode;
+#[cfg(feature = "emulator")]
+pub mod emulator;
+pub mod gpu;
 pub mod selftest;
 
 pub use cuda::{CudaError, Device, DeviceFacts};

@@ -5,12 +5,7 @@
 // one's, each with its own paged pool. A page of P entries is P x 576 bytes (448 E4M3, then 64 BF16), then P x 8
 // bytes (7 UE8M0 exponents of 64 values each, 1 unused). An entry's key and value are the same 512 numbers.
 #pragma once
-
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
+#include "types.cuh"
 
 constexpr int HEAD_DIMS = 512, NOPE_DIMS = 448, ENTRY_BYTES = 576, SCALE_BYTES = 8, GROUPS = 7;
 

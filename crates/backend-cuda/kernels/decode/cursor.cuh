@@ -1,7 +1,8 @@
 // How version 7 walks through its run: the tiles of a worker in order, from row to row. TILE entries each; a tile never
 // mixes the two lists.
 #pragma once
-#include "ptx.cuh"
+#include "args.cuh"
+#include "device.cuh"
 
 // Where a worker is in its run: the next tile to place, or none when `row` is behind the last.
 struct Cursor {

@@ -1,7 +1,8 @@
 // The end of a split row: the block that arrives last adds up all parts of its heads, in the order of the parts, so
 // that the result does not depend on who is last. No second launch.
 #pragma once
-#include "ptx.cuh"
+#include "args.cuh"
+#include "device.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float NOTHING = -1e30f;   // log2 of an empty sum

@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(const Args a) {
                 }
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_copies();
     };
     #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) fetch(i);
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(const Args a) {
 
     for (int i = 0; i < share.count; i++) {
         fetch(i + STAGES - 1);
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        wait_for_groups<STAGES - 1>();
         __syncthreads();
         const u8* raw = memory + AT_RAW + i % STAGES * RAW_BYTES;
         for (int chunk = tid; chunk < BLOCK_T * 64; chunk += THREADS) {   // 8 dims

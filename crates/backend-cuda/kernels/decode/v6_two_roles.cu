@@ -75,7 +75,7 @@ constexpr int WEIGHT_BITS = 10;         // weights are at most 2^4; times 2^10 t
 constexpr int SPREAD = 16;              // 1.0 at the smallest exponent is then 2^-6: full precision down to 2^-8
 
 template <int ID>
-__device__ __forceinline__ void sync_group() { asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(GROUP) : "memory"); }
+__device__ __forceinline__ void sync_group() { sync_some<ID, GROUP>(); }
 
 // What this warp read and wrote so far is done with or there, for those who wait.
 constexpr int ARRIVALS = ARRIVE_ONCE ? WARPS / 2 : GROUP;

@@ -91,7 +91,7 @@ constexpr int SPREAD = 16;              // 1.0 at the smallest exponent is then 
 constexpr u32 ROW_ENDS = 1, IS_PART = 2, IS_FIRST_PART = 4, ROW_SHIFT = 4;
 
 template <int ID>
-__device__ __forceinline__ void sync_group() { asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(GROUP) : "memory"); }
+__device__ __forceinline__ void sync_group() { sync_some<ID, GROUP>(); }
 
 // What this warp read and wrote so far is done with or there, for those who wait.
 constexpr int ARRIVALS = ARRIVE_ONCE ? WARPS / 2 : GROUP;

@@ -15,6 +15,11 @@ pub struct Device {
     context: sys::CUcontext,
 }
 
+// SAFETY: a device is a number, and the driver takes a context's handle from any thread.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
 /// What a device reports, in its own units.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceFacts {
@@ -32,6 +37,13 @@ pub struct DeviceFacts {
     pub clock_khz: u32,
     pub memory_clock_khz: u32,
     pub memory_bus_bits: u32,
+}
+
+impl DeviceFacts {
+    /// The architecture that cubins for this device are built for.
+    pub fn architecture(&self) -> String {
+        format!("sm_{}a", self.sm)
+    }
 }
 
 impl Device {
@@ -95,6 +107,31 @@ impl Device {
             memory_clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
             memory_bus_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
         })
+    }
+
+    pub fn memory_free_bytes(&self) -> Result<usize, CudaError> {
+        self.make_current()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are live locals.
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok(free)
+    }
+
+    pub fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
+        self.make_current()?;
+        let mut address = 0;
+        // SAFETY: `address` is a live local; the context is current.
+        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes) })?;
+        Ok(address)
+    }
+
+    /// # Safety
+    /// The address came from `allocate` and is given back once, when no queued work uses it.
+    pub unsafe fn free(&self, address: u64) {
+        // A failure here has nobody to go to: the process is ending, or the context is lost and its memory with it.
+        let _ = self.make_current();
+        // SAFETY: the caller's word.
+        let _ = unsafe { sys::cuMemFree_v2(address) };
     }
 
     fn attribute(&self, attribute: Attribute) -> Result<u32, CudaError> {

@@ -1,16 +1,14 @@
-//! CUDA as this crate needs it, behind types that cannot be misused; only [`Kernel::launch`] stays unsafe, as nothing
-//! can check what a kernel does with an address.
+//! CUDA as this crate needs it. What takes an address stays unsafe, as nothing can check it: memory is owned one module up,
+//! by `gpu::Buffer`.
 //!
 //! Nothing here is linked: the driver and NVRTC are opened when asked for, and their absence is a value.
 
 mod device;
-mod memory;
 mod module;
 mod nvrtc;
 mod stream;
 
 pub use device::{Device, DeviceFacts};
-pub use memory::{Buffer, DeviceAddress, Plain};
 pub use module::{Grid, Kernel, KernelFacts};
 pub use nvrtc::{Compiled, Compiler, Header};
 pub use stream::{Event, Graph, Stream};
@@ -27,8 +25,6 @@ pub enum CudaError {
     OldDriver { version: i32 },
     #[error("{call} failed: {reason}")]
     Call { call: &'static str, reason: String },
-    #[error("a copy of {given} values does not fit a buffer of {room}")]
-    Size { given: usize, room: usize },
     #[error(
         "no NVRTC: put libnvrtc.so.13 on the library path, or name it in OVERSHOT_NVRTC (pip package nvidia-cuda-nvrtc)"
     )]

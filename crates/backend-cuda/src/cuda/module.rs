@@ -15,6 +15,11 @@ pub struct Kernel {
     shared_bytes: u32,
 }
 
+// SAFETY: the driver takes a function's handle from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
 /// What the driver says of a loaded kernel, to hold against our own reading of the cubin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelFacts {
@@ -25,7 +30,7 @@ pub struct KernelFacts {
 }
 
 /// Blocks in x, y, z.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid(pub u32, pub u32, pub u32);
 
 impl Kernel {
@@ -81,19 +86,14 @@ impl Kernel {
         })
     }
 
-    /// Launches with one by-value parameter, the kernel's argument struct.
+    /// Launches with one by-value parameter, the bytes of the kernel's argument struct.
     ///
     /// # Safety
-    /// `Arguments` is laid out as the kernel declares it, and the addresses inside are live, large enough, and not
-    /// written by anybody else, until the stream has run the launch (a captured one: whenever it is replayed).
-    pub unsafe fn launch<Arguments: Copy>(
-        &self,
-        stream: &Stream,
-        grid: Grid,
-        arguments: &Arguments,
-    ) -> Result<(), CudaError> {
+    /// They are the struct as the kernel declares it, and the addresses inside are live, large enough, and not written by
+    /// anybody else, until the stream has run the launch (a captured one: whenever it is replayed).
+    pub unsafe fn launch(&self, stream: &Stream, grid: Grid, arguments: &[u8]) -> Result<(), CudaError> {
         self.device.make_current()?;
-        let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast()];
+        let mut parameters = [arguments.as_ptr().cast_mut().cast()];
         // SAFETY: the driver copies the parameter during the call; what it points to is the caller's word, above.
         check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(

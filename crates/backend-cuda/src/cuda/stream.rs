@@ -1,4 +1,4 @@
-//! Streams, graphs captured from them, and events that time them.
+//! Streams, what copies on them, graphs captured from them, and events that time them.
 #![allow(unsafe_code)]
 
 use super::{CudaError, Device, check};
@@ -10,6 +10,11 @@ pub struct Stream {
     device: Device,
     stream: sys::CUstream,
 }
+
+// SAFETY: the driver takes a stream's handle from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
 
 impl Stream {
     pub fn new(device: Device) -> Result<Self, CudaError> {
@@ -24,6 +29,39 @@ impl Stream {
     pub fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: the stream is live as long as `self`.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
+    }
+
+    /// The source may be reused at once: the driver stages pageable memory before it returns.
+    ///
+    /// # Safety
+    /// There are that many bytes at `to`.
+    pub unsafe fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
+        self.device.make_current()?;
+        // SAFETY: the caller's word for the destination.
+        check("cuMemcpyHtoDAsync", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), self.stream)
+        })
+    }
+
+    /// Waits for all work of the stream.
+    ///
+    /// # Safety
+    /// There are that many bytes at `from`.
+    pub unsafe fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
+        self.device.make_current()?;
+        // SAFETY: the caller's word for the source; the copy is over before `to` is given back.
+        check("cuMemcpyDtoHAsync", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), self.stream)
+        })?;
+        self.synchronize()
+    }
+
+    /// # Safety
+    /// There are that many bytes at `at`.
+    pub unsafe fn fill(&self, at: u64, bytes: usize, value: u8) -> Result<(), CudaError> {
+        self.device.make_current()?;
+        // SAFETY: the caller's word.
+        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(at, value, bytes, self.stream) })
     }
 
     /// Records what `work` puts on this stream instead of running it.
@@ -83,6 +121,11 @@ impl Drop for Graph {
 pub struct Event {
     event: sys::CUevent,
 }
+
+// SAFETY: the driver takes an event's handle from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
 
 impl Event {
     pub fn new(device: Device) -> Result<Self, CudaError> {

@@ -1,6 +1,6 @@
 //! The kernel's parameter, field by field as `kernels/decode/args.cuh` declares it: change both.
 
-use crate::cuda::DeviceAddress;
+use crate::gpu::DeviceAddress;
 
 /// One paged pool and the list of its entries that each row attends to.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{Args, Pool, Variant, schedule};
-use crate::cuda::{CudaError, Device, Grid, Kernel, KernelFacts, Stream};
+use crate::gpu::{Gpu, GpuError, Grid, Kernel, KernelFacts, Shape, bytes_of};
 
 const ENTRY: &str = "decode";
 
@@ -11,27 +11,28 @@ pub enum LaunchError {
     #[error("{field} is {given}, which the decode kernel does not take: {limit}")]
     Argument { field: &'static str, given: i64, limit: &'static str },
     #[error(transparent)]
-    Cuda(#[from] CudaError),
+    Gpu(#[from] GpuError),
 }
 
-#[derive(Clone, Debug)]
 pub struct DecodeKernel {
     pub variant: Variant,
-    kernel: Kernel,
+    kernel: Box<dyn Kernel>,
     pub facts: KernelFacts,
 }
 
 impl DecodeKernel {
-    pub fn load(device: Device, variant: &Variant, cubin: &[u8]) -> Result<Self, CudaError> {
-        let kernel = Kernel::load(device, cubin, ENTRY, variant.threads, variant.shared_bytes)?;
-        Ok(DecodeKernel { variant: variant.clone(), kernel, facts: kernel.facts()? })
+    pub fn load(gpu: &dyn Gpu, variant: &Variant) -> Result<Self, GpuError> {
+        let shape = Shape { threads: variant.threads, shared_bytes: variant.shared_bytes };
+        let kernel = gpu.load(&variant.source(), ENTRY, shape)?;
+        let facts = kernel.facts()?;
+        Ok(DecodeKernel { variant: variant.clone(), kernel, facts })
     }
 
-    /// Puts one launch on `stream`.
+    /// Queues one launch.
     ///
     /// # Safety
-    /// Every address in `args` is live and as large as its field says, until the stream has run the launch.
-    pub unsafe fn launch(&self, stream: &Stream, args: &Args) -> Result<(), LaunchError> {
+    /// Every address in `args` is live and as large as its field says, until the launch has run.
+    pub unsafe fn launch(&self, args: &Args) -> Result<(), LaunchError> {
         check(args)?;
         let head_blocks = (args.heads as u32).div_ceil(self.variant.heads_per_block);
         let grid = if self.variant.takes_schedule() {
@@ -41,7 +42,7 @@ impl DecodeKernel {
             Grid(args.splits as u32, head_blocks, args.rows as u32)
         };
         // SAFETY: `Args` mirrors the kernel's struct; the addresses are the caller's word.
-        Ok(unsafe { self.kernel.launch(stream, grid, args) }?)
+        Ok(unsafe { self.kernel.launch(grid, bytes_of(args)) }?)
     }
 }
 

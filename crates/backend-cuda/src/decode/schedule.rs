@@ -3,7 +3,8 @@
 
 use super::{LaunchError, ScheduleArgs};
 use crate::cubins::Source;
-use crate::cuda::{CudaError, Device, Grid, Header, Kernel, Stream};
+use crate::cuda::Header;
+use crate::gpu::{Gpu, GpuError, Grid, Kernel, Shape, bytes_of};
 
 /// The most workers and rows that one schedule has room for.
 pub const WORKERS_MAX: u32 = 256;
@@ -14,15 +15,16 @@ const TILES_MAX: i64 = 1 << 26;
 const PRICES_MAX: i32 = 8;
 const THREADS: u32 = 512;
 
-#[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    kernel: Kernel,
+    kernel: Box<dyn Kernel>,
 }
 
 impl Schedule {
     pub fn source() -> Source {
-        const HEADERS: &[Header] =
-            &[Header { name: "args.cuh", text: include_str!("../../kernels/decode/args.cuh") }];
+        const HEADERS: &[Header] = &[
+            Header { name: "types.cuh", text: include_str!("../../kernels/common/types.cuh") },
+            Header { name: "args.cuh", text: include_str!("../../kernels/decode/args.cuh") },
+        ];
         Source {
             name: "schedule".into(),
             text: include_str!("../../kernels/decode/schedule.cu"),
@@ -31,18 +33,19 @@ impl Schedule {
         }
     }
 
-    pub fn load(device: Device, cubin: &[u8]) -> Result<Self, CudaError> {
-        Ok(Schedule { kernel: Kernel::load(device, cubin, "schedule", THREADS, 0)? })
+    pub fn load(gpu: &dyn Gpu) -> Result<Self, GpuError> {
+        let shape = Shape { threads: THREADS, shared_bytes: 0 };
+        Ok(Schedule { kernel: gpu.load(&Self::source(), "schedule", shape)? })
     }
 
-    /// Puts one launch on `stream`: one for all layers of a step whose lists are equally long.
+    /// Queues one launch: one for all layers of a step whose lists are equally long.
     ///
     /// # Safety
-    /// Every address in `args` is live and as large as its field says, until the stream has run the launch.
-    pub unsafe fn launch(&self, stream: &Stream, args: &ScheduleArgs) -> Result<(), LaunchError> {
+    /// Every address in `args` is live and as large as its field says, until the launch has run.
+    pub unsafe fn launch(&self, args: &ScheduleArgs) -> Result<(), LaunchError> {
         check(args)?;
         // SAFETY: `ScheduleArgs` mirrors the kernel's struct; the addresses are the caller's word.
-        Ok(unsafe { self.kernel.launch(stream, Grid(1, 1, 1), args) }?)
+        Ok(unsafe { self.kernel.launch(Grid(1, 1, 1), bytes_of(args)) }?)
     }
 }
 

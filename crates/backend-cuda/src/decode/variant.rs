@@ -12,7 +12,9 @@ macro_rules! kernel_file {
 
 const HEADERS: &[Header] = &[
     Header { name: "args.cuh", text: kernel_file!("args.cuh") },
-    Header { name: "ptx.cuh", text: kernel_file!("ptx.cuh") },
+    Header { name: "types.cuh", text: include_str!("../../kernels/common/types.cuh") },
+    Header { name: "ptx.cuh", text: include_str!("../../kernels/common/ptx.cuh") },
+    Header { name: "device.cuh", text: include_str!("../../kernels/common/device.cuh") },
     Header { name: "merge.cuh", text: kernel_file!("merge.cuh") },
     Header { name: "cursor.cuh", text: kernel_file!("cursor.cuh") },
     Header { name: "values.cuh", text: kernel_file!("values.cuh") },

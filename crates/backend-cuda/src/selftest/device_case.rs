@@ -1,9 +1,11 @@
-//! A case on the device: buffers, and the arguments of a launch over one of its index sets.
+//! A case on the device: buffers, and launches over one of its index sets.
+#![allow(unsafe_code)]
 
 use super::inputs::{Case, HEAD_DIMS, Inputs};
 use super::reference::SOFTMAX_SCALE;
-use crate::cuda::{Buffer, CudaError, Device, DeviceAddress};
-use crate::decode::{Args, DecodeKernel, Pool, RUN_BYTES, ScheduleArgs, WORKERS_MAX};
+use crate::decode::{Args, DecodeKernel, LaunchError, Pool, RUN_BYTES, Schedule, ScheduleArgs, WORKERS_MAX};
+use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError};
+use std::sync::Arc;
 
 const LOG2_E: f64 = std::f64::consts::LOG2_E;
 
@@ -27,25 +29,25 @@ pub struct DeviceCase {
 }
 
 impl DevicePools {
-    pub fn new(device: Device, inputs: &Inputs) -> Result<Self, CudaError> {
+    pub fn new(gpu: &Arc<dyn Gpu>, inputs: &Inputs) -> Result<Self, GpuError> {
         let [window, extra] = &inputs.pools;
-        Ok(DevicePools { data: [Buffer::of(device, &window.bytes)?, Buffer::of(device, &extra.bytes)?] })
+        Ok(DevicePools { data: [Buffer::of(gpu, &window.bytes)?, Buffer::of(gpu, &extra.bytes)?] })
     }
 }
 
 impl DeviceCase {
     /// `parts` is the largest rows x splits that any launch will use, `kernels` how many need a schedule of their own.
     pub fn new(
-        device: Device,
+        gpu: &Arc<dyn Gpu>,
         case: &Case,
         inputs: &Inputs,
         more_sets: &[[Vec<i32>; 2]],
         parts: usize,
         kernels: usize,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, GpuError> {
         let numbers = case.rows * case.heads * HEAD_DIMS;
         let upload = |lists: &[Vec<i32>; 2]| {
-            Ok::<_, CudaError>([Buffer::of(device, &lists[0])?, Buffer::of(device, &lists[1])?])
+            Ok::<_, GpuError>([Buffer::of(gpu, &lists[0])?, Buffer::of(gpu, &lists[1])?])
         };
         let mut index = vec![upload(&inputs.index)?];
         for set in more_sets {
@@ -53,16 +55,16 @@ impl DeviceCase {
         }
         Ok(DeviceCase {
             case: case.clone(),
-            q: Buffer::of(device, &inputs.q)?,
-            sink: Buffer::of(device, &inputs.sink)?,
+            q: Buffer::of(gpu, &inputs.q)?,
+            sink: Buffer::of(gpu, &inputs.sink)?,
             index,
             length: upload(&inputs.length)?,
-            out: Buffer::zeroed(device, numbers)?,
-            partial: Buffer::zeroed(device, parts * case.heads * HEAD_DIMS)?,
-            partial_log: Buffer::zeroed(device, parts * case.heads)?,
-            arrivals: Buffer::zeroed(device, case.rows.max(WORKERS_MAX as usize) * case.heads)?,
+            out: Buffer::zeroed(gpu, numbers)?,
+            partial: Buffer::zeroed(gpu, parts * case.heads * HEAD_DIMS)?,
+            partial_log: Buffer::zeroed(gpu, parts * case.heads)?,
+            arrivals: Buffer::zeroed(gpu, case.rows.max(WORKERS_MAX as usize) * case.heads)?,
             runs: (0..kernels)
-                .map(|_| Buffer::zeroed(device, WORKERS_MAX as usize * RUN_BYTES))
+                .map(|_| Buffer::zeroed(gpu, WORKERS_MAX as usize * RUN_BYTES))
                 .collect::<Result<_, _>>()?,
         })
     }
@@ -71,14 +73,34 @@ impl DeviceCase {
         self.index.len()
     }
 
-    pub fn poison(&mut self) -> Result<(), CudaError> {
+    pub fn poison(&mut self) -> Result<(), GpuError> {
         self.out.fill_bytes(0xff)?;
         self.partial.fill_bytes(0xff)?;
         self.partial_log.fill_bytes(0xff)
     }
 
-    /// What deals out the tiles for kernel `number`.
-    pub fn schedule_args(&self, kernel: &DecodeKernel, number: usize, workers: u32) -> ScheduleArgs {
+    /// Deals out the tiles of kernel `number`, if it takes a schedule.
+    pub fn schedule(
+        &self,
+        schedule: &Schedule,
+        kernel: &DecodeKernel,
+        number: usize,
+        workers: u32,
+    ) -> Result<(), LaunchError> {
+        if !kernel.variant.takes_schedule() {
+            return Ok(());
+        }
+        // SAFETY: all addresses are of this case's buffers, which wait for queued work before they go.
+        unsafe { schedule.launch(&self.schedule_args(kernel, number, workers)) }
+    }
+
+    /// `args` come from `self.args`.
+    pub fn launch(&self, kernel: &DecodeKernel, args: &Args) -> Result<(), LaunchError> {
+        // SAFETY: as in `schedule`; the pools outlive the case.
+        unsafe { kernel.launch(args) }
+    }
+
+    fn schedule_args(&self, kernel: &DecodeKernel, number: usize, workers: u32) -> ScheduleArgs {
         let [row_quarters, part_quarters] = kernel.variant.prices;
         ScheduleArgs {
             window_length: self.length[0].address(),

@@ -5,6 +5,8 @@
 //! passes the L2 cache; variants take turns, so that a drift of the clock hits all of them alike.
 
 mod device_case;
+#[cfg(test)]
+mod emulated;
 mod inputs;
 mod reference;
 mod run;

@@ -5,11 +5,13 @@ use super::inputs::{Case, Exponents, HEAD_DIMS, Lengths, ListShape};
 use super::reference::{Distance, distance, reference};
 use super::timing;
 use crate::cubins::Cubins;
-use crate::cuda::{Compiler, CudaError, Device, DeviceFacts, Stream};
+use crate::cuda::{Compiler, CudaError};
 use crate::decode::{DecodeKernel, LaunchError, Schedule, Variant};
+use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Errors against float64. Rounding answers to bf16 costs 1.66e-3 on average and more where few distinct values occur:
 /// a case may need a tenth more than its own rounding.
@@ -24,9 +26,9 @@ pub enum SelftestError {
     #[error(transparent)]
     Cuda(#[from] CudaError),
     #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error(transparent)]
     Launch(#[from] LaunchError),
-    #[error("{}: {source}", .path.display())]
-    File { path: PathBuf, source: std::io::Error },
     #[error("the report cannot be written: {0}")]
     Report(#[from] std::io::Error),
     #[error(
@@ -60,14 +62,12 @@ pub struct Options {
 
 /// Runs everything and writes a line to `report` for each fact.
 pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestError> {
-    let device = Device::open(0)?;
-    let facts = device.facts()?;
+    let cuda = Arc::new(CudaGpu::open(0, kernel_store(options)?)?);
+    let facts = cuda.device_facts().clone();
     line(report, "device", &facts)?;
-    let schedule = Schedule::load(device, &cubin(options, &Schedule::source(), &facts)?)?;
-    let stream = Stream::new(device)?;
-    let bench = Bench { device, stream, schedule, multiprocessors: facts.multiprocessors };
-    let read_gbs =
-        timing::read_bandwidth(&bench, &cubin(options, &timing::ceiling_source(), &facts)?, &facts)?;
+    let schedule = Schedule::load(&*cuda)?;
+    let bench = Bench { gpu: cuda.clone(), cuda, schedule, multiprocessors: facts.multiprocessors };
+    let read_gbs = timing::read_bandwidth(&bench, &facts)?;
     line(report, "ceiling", &serde_json::json!({ "read_gbs": read_gbs }))?;
     let mut kernels = Vec::new();
     let ablations = if options.repeats == 0 { Variant::ablations() } else { Vec::new() };
@@ -76,7 +76,7 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestErro
             continue;
         }
         let variant = Variant { prices: options.prices.unwrap_or(variant.prices), ..variant };
-        let kernel = DecodeKernel::load(device, &variant, &cubin(options, &variant.source(), &facts)?)?;
+        let kernel = DecodeKernel::load(&*bench.gpu, &variant)?;
         let facts = serde_json::json!({
             "variant": variant.name, "threads": variant.threads, "shared_bytes": variant.shared_bytes,
             "driver": kernel.facts,
@@ -94,36 +94,21 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestErro
 }
 
 pub struct Bench {
-    pub device: Device,
-    pub stream: Stream,
+    pub gpu: Arc<dyn Gpu>,
+    /// The same device: timing needs its stream.
+    pub cuda: Arc<CudaGpu>,
     pub schedule: Schedule,
     pub multiprocessors: u32,
 }
 
-/// The architecture name that a device's cubins are built for.
-fn architecture(facts: &DeviceFacts) -> String {
-    format!("sm_{}a", facts.sm)
-}
-
-fn cubin(
-    options: &Options,
-    source: &crate::cubins::Source,
-    facts: &DeviceFacts,
-) -> Result<Vec<u8>, SelftestError> {
-    let architecture = architecture(facts);
-    match &options.cubins {
-        Some(folder) => {
-            let path = folder.join(format!("{}.{architecture}.cubin", source.name));
-            std::fs::read(&path).map_err(|source| SelftestError::File { path, source })
-        }
-        None => {
-            let cubins = Cubins {
-                compiler: Compiler::open()?,
-                folder: Some(std::env::temp_dir().join("overshot-cubins")),
-            };
-            Ok(cubins.get(source, &architecture)?)
-        }
-    }
+fn kernel_store(options: &Options) -> Result<KernelStore, CudaError> {
+    Ok(match &options.cubins {
+        Some(folder) => KernelStore::Folder(folder.clone()),
+        None => KernelStore::Compiler(Cubins {
+            compiler: Compiler::open()?,
+            folder: Some(std::env::temp_dir().join("overshot-cubins")),
+        }),
+    })
 }
 
 pub fn line<T: Serialize>(report: &mut dyn Write, kind: &str, value: &T) -> Result<(), SelftestError> {
@@ -169,8 +154,8 @@ fn check_all(
             (0..ROWS_COMPARED).map(|_| random.usize(0..case.rows)).chain([case.rows / 2]).collect()
         };
         let exact = reference(&case, &inputs, &rows);
-        let pools = DevicePools::new(bench.device, &inputs)?;
-        let mut on_device = DeviceCase::new(bench.device, &case, &inputs, &[], parts(&case, bench), 1)?;
+        let pools = DevicePools::new(&bench.gpu, &inputs)?;
+        let mut on_device = DeviceCase::new(&bench.gpu, &case, &inputs, &[], parts(&case, bench), 1)?;
         for kernel in kernels {
             for splits in split_choices(&case, kernel, bench.multiprocessors) {
                 let args = on_device.args(&pools, 0, 0, splits);
@@ -178,9 +163,9 @@ fn check_all(
                 let mut unstable = 0;
                 for _ in 0..options.repeats {
                     on_device.poison()?;
-                    timing::schedule(bench, kernel, &on_device, 0, splits)?;
-                    timing::launch(bench, kernel, &args)?;
-                    bench.stream.synchronize()?;
+                    on_device.schedule(&bench.schedule, kernel, 0, splits)?;
+                    on_device.launch(kernel, &args)?;
+                    bench.gpu.synchronize()?;
                     let answer = on_device.out.copy_out()?;
                     match &first {
                         None => first = Some(answer),
@@ -194,8 +179,8 @@ fn check_all(
                 } else {
                     let row = case.rows / 2;
                     on_device.poison()?;
-                    timing::launch(bench, kernel, &only_row(&args, row))?;
-                    bench.stream.synchronize()?;
+                    on_device.launch(kernel, &only_row(&args, row))?;
+                    bench.gpu.synchronize()?;
                     let numbers = case.heads * HEAD_DIMS;
                     let row = row * numbers..(row + 1) * numbers;
                     Some(on_device.out.copy_out()?[row.clone()] == answer[row])

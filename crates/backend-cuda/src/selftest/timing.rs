@@ -6,8 +6,9 @@ use super::inputs::{Case, HEAD_DIMS, Inputs, Lengths, ListShape};
 use super::run::{Bench, Options, SelftestError, line};
 use super::suites;
 use crate::cubins::Source;
-use crate::cuda::{Buffer, DeviceAddress, DeviceFacts, Event, Graph, Grid, Kernel};
-use crate::decode::{Args, DecodeKernel};
+use crate::cuda::{DeviceFacts, Event, Graph};
+use crate::decode::DecodeKernel;
+use crate::gpu::{Buffer, DeviceAddress, Grid, Shape, bytes_of};
 use serde::Serialize;
 use std::io::Write;
 
@@ -15,29 +16,6 @@ use std::io::Write;
 const GRAPH_BYTES: usize = 300_000_000;
 const SETS_MAX: usize = 128;
 const CEILING_BYTES: usize = 4 << 30;
-
-/// One launch of a kernel over buffers that the caller owns.
-pub(super) fn launch(bench: &Bench, kernel: &DecodeKernel, args: &Args) -> Result<(), SelftestError> {
-    // SAFETY: `args` come from `DeviceCase::args`, whose buffers outlive every launch: they are dropped after the
-    // stream was synchronized.
-    Ok(unsafe { kernel.launch(&bench.stream, args) }?)
-}
-
-/// Deals out the tiles of kernel `number`, if it takes a schedule.
-pub(super) fn schedule(
-    bench: &Bench,
-    kernel: &DecodeKernel,
-    case: &DeviceCase,
-    number: usize,
-    workers: u32,
-) -> Result<(), SelftestError> {
-    if !kernel.variant.takes_schedule() {
-        return Ok(());
-    }
-    let args = case.schedule_args(kernel, number, workers);
-    // SAFETY: as in `launch`.
-    Ok(unsafe { bench.schedule.launch(&bench.stream, &args) }?)
-}
 
 pub(super) fn ceiling_source() -> Source {
     Source {
@@ -57,23 +35,23 @@ struct Read {
 }
 
 /// GB/s of reading 4 GiB once, the best of a few runs: a ceiling is what is possible.
-pub(super) fn read_bandwidth(bench: &Bench, cubin: &[u8], facts: &DeviceFacts) -> Result<f64, SelftestError> {
+pub(super) fn read_bandwidth(bench: &Bench, facts: &DeviceFacts) -> Result<f64, SelftestError> {
     let bytes = CEILING_BYTES.min(facts.memory_bytes / 8);
-    let mut from = Buffer::<u8>::zeroed(bench.device, bytes)?;
+    let mut from = Buffer::<u8>::zeroed(&bench.gpu, bytes)?;
     from.fill_bytes(0x5a)?;
-    let never = Buffer::<u32>::zeroed(bench.device, 1)?;
-    let kernel = Kernel::load(bench.device, cubin, "read_all", 512, 0)?;
+    let never = Buffer::<u32>::zeroed(&bench.gpu, 1)?;
+    let kernel = bench.gpu.load(&ceiling_source(), "read_all", Shape { threads: 512, shared_bytes: 0 })?;
     let read = Read { from: from.address(), count: (bytes / 16) as u64, never: never.address() };
-    let (begin, end) = (Event::new(bench.device)?, Event::new(bench.device)?);
+    let (begin, end) = (Event::new(bench.cuda.device())?, Event::new(bench.cuda.device())?);
     let mut best = f64::INFINITY;
     for _ in 0..10 {
-        begin.record(&bench.stream)?;
+        begin.record(bench.cuda.stream())?;
         // SAFETY: `Read` mirrors the kernel's struct, its buffers live until the stream is synchronized below.
-        unsafe { kernel.launch(&bench.stream, Grid(facts.multiprocessors * 4, 1, 1), &read) }?;
-        end.record(&bench.stream)?;
+        unsafe { kernel.launch(Grid(facts.multiprocessors * 4, 1, 1), bytes_of(&read)) }?;
+        end.record(bench.cuda.stream())?;
         best = best.min(end.microseconds_since(&begin)?);
     }
-    bench.stream.synchronize()?;
+    bench.cuda.stream().synchronize()?;
     Ok(bytes as f64 / best / 1e3)
 }
 
@@ -108,7 +86,7 @@ pub(super) fn time_all(
     let mut random = fastrand::Rng::with_seed(options.seed);
     let tiny = suites::pools(options.pool_entries, options.seed);
     let mut inputs = tiny.inputs(&mut random);
-    let pools = DevicePools::new(bench.device, &inputs)?;
+    let pools = DevicePools::new(&bench.gpu, &inputs)?;
     for case in suites::cases(&options.suites, &tiny) {
         // Everything but the pools is drawn anew; theirs would take minutes.
         let small = |list: ListShape| ListShape { entries: 64, ..list };
@@ -156,25 +134,26 @@ fn time_case(
         each * *splits as usize
     };
     let parts = kernels.iter().zip(&splits).map(parts_of).max().unwrap_or(1);
-    let on_device = DeviceCase::new(bench.device, case, inputs, more_sets, parts, kernels.len())?;
+    let on_device = DeviceCase::new(&bench.gpu, case, inputs, more_sets, parts, kernels.len())?;
     let mut graphs = Vec::new();
     for (number, (kernel, splits)) in kernels.iter().zip(&splits).enumerate() {
-        schedule(bench, kernel, &on_device, number, *splits)?;
-        let graph: Graph = bench.stream.capture(|| {
+        on_device.schedule(&bench.schedule, kernel, number, *splits)?;
+        let graph: Graph = bench.cuda.stream().capture(|| -> Result<(), SelftestError> {
             (0..on_device.sets())
-                .try_for_each(|set| launch(bench, kernel, &on_device.args(pools, set, number, *splits)))
+                .try_for_each(|set| on_device.launch(kernel, &on_device.args(pools, set, number, *splits)))?;
+            Ok(())
         })?;
-        graph.launch(&bench.stream)?;
+        graph.launch(bench.cuda.stream())?;
         graphs.push(graph);
     }
-    bench.stream.synchronize()?;
-    let (begin, end) = (Event::new(bench.device)?, Event::new(bench.device)?);
+    bench.cuda.stream().synchronize()?;
+    let (begin, end) = (Event::new(bench.cuda.device())?, Event::new(bench.cuda.device())?);
     let mut times = vec![Vec::new(); graphs.len()];
     for _ in 0..options.rounds {
         for (graph, times) in graphs.iter().zip(&mut times) {
-            begin.record(&bench.stream)?;
-            graph.launch(&bench.stream)?;
-            end.record(&bench.stream)?;
+            begin.record(bench.cuda.stream())?;
+            graph.launch(bench.cuda.stream())?;
+            end.record(bench.cuda.stream())?;
             times.push(end.microseconds_since(&begin)? / on_device.sets() as f64);
         }
     }
@@ -218,15 +197,16 @@ fn time_schedule(
     const LAUNCHES: usize = 20;
     let Some(kernel) = kernels.iter().find(|kernel| kernel.variant.takes_schedule()) else { return Ok(()) };
     let workers = planned_splits(case, kernel, bench.multiprocessors);
-    let graph: Graph = bench
-        .stream
-        .capture(|| (0..LAUNCHES).try_for_each(|_| schedule(bench, kernel, on_device, 0, workers)))?;
-    let (begin, end) = (Event::new(bench.device)?, Event::new(bench.device)?);
+    let graph: Graph = bench.cuda.stream().capture(|| -> Result<(), SelftestError> {
+        (0..LAUNCHES).try_for_each(|_| on_device.schedule(&bench.schedule, kernel, 0, workers))?;
+        Ok(())
+    })?;
+    let (begin, end) = (Event::new(bench.cuda.device())?, Event::new(bench.cuda.device())?);
     let mut best = f64::INFINITY;
     for _ in 0..5 {
-        begin.record(&bench.stream)?;
-        graph.launch(&bench.stream)?;
-        end.record(&bench.stream)?;
+        begin.record(bench.cuda.stream())?;
+        graph.launch(bench.cuda.stream())?;
+        end.record(bench.cuda.stream())?;
         best = best.min(end.microseconds_since(&begin)? / LAUNCHES as f64);
     }
     let facts = serde_json::json!({

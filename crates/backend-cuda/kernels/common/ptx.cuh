@@ -1,7 +1,8 @@
-// One function per PTX instruction that the versions use; no CUDA header is needed, so that NVRTC takes a tenth of a
-// second and one library.
+// One function per PTX instruction that kernels use: they hold no `asm` of their own. No CUDA header is needed, so that
+// NVRTC takes a tenth of a second and one library. The emulator has a file of the same name with the same functions in
+// C++ (emulator/ptx.cuh): an instruction that is added here is added there.
 #pragma once
-#include "args.cuh"
+#include "types.cuh"
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -50,15 +51,17 @@ __device__ __forceinline__ u32 bf16x2_of(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+// Two numbers to E4M3, to the nearest, ties to even; beyond 448 is 448.
+__device__ __forceinline__ u32 e4m3x2_of(float low, float high) {
+    u16 r;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
+    return r;
+}
 __device__ __forceinline__ float float_of_f16(u16 v) {
     float r;
     asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v));
     return r;
 }
-__device__ __forceinline__ float float_of_bf16(u16 v) { return __uint_as_float((u32)v << 16); }
-__device__ __forceinline__ float low_bf16(u32 v) { return __uint_as_float(v << 16); }
-__device__ __forceinline__ float high_bf16(u32 v) { return __uint_as_float(v & 0xffff0000u); }
-__device__ __forceinline__ float float_of_e4m3(u8 v) { return float_of_f16((u16)f16x2_of_e4m3x2(v)); }
 __device__ __forceinline__ u32 multiply_f16x2(u32 a, u32 b) {
     u32 r;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
@@ -69,8 +72,6 @@ __device__ __forceinline__ u32 max_u16x2(u32 a, u32 b) {
     asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
-// 2^(e - 127) for a UE8M0 exponent. 0 (2^-127) becomes 0 and 255 (not a number) infinity.
-__device__ __forceinline__ float float_of_ue8m0(u32 e) { return __uint_as_float(e << 23); }
 __device__ __forceinline__ float exp2_approx(float x) {
     float r;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -85,11 +86,6 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
 }
 __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// One arrival, of the first lane, for all that this warp read and wrote so far.
-__device__ __forceinline__ void warp_arrive(u32 barrier, int lane) {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(barrier);
 }
 __device__ __forceinline__ void barrier_arrive_after_copies(u32 barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
@@ -119,8 +115,16 @@ __device__ __forceinline__ void copy_16_bytes(u32 to, const void* from, int byte
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
+// Closes a group of this thread's copies; and waits until at most PENDING such groups are on their way.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_for_groups() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 // Until all copies of this thread are there, those that no barrier speaks of.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// A barrier of its own number (1 to 15) for THREADS threads of the block.
+template <int ID, int THREADS>
+__device__ __forceinline__ void sync_some() { asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory"); }
 
 __device__ __forceinline__ uint4 load_shared_16(u32 address) {
     uint4 v;

@@ -1,0 +1,221 @@
+// The functions of kernels/common/ptx.cuh on the host. The emulator includes this file under that name, so that kernels
+// need not know. Shared addresses are offsets into this library's thread-local storage.
+#pragma once
+#include "types.cuh"
+
+namespace emulator {
+
+inline unsigned char* shared(u32 address) {
+    if (address >= runtime->shared_bytes) fail("thread %d reaches for shared memory at %u, of %zu bytes", own_thread(), address, runtime->shared_bytes);
+    return runtime->shared_base + address;
+}
+template <typename T> inline T load_shared(u32 address) {
+    if (address % sizeof(T)) fail("thread %d loads %zu bytes from shared memory at %u, which is not a multiple", own_thread(), sizeof(T), address);
+    T v;
+    memcpy(&v, shared(address), sizeof v);
+    return v;
+}
+template <typename T> inline void store_shared(u32 address, T v) {
+    if (address % sizeof(T)) fail("thread %d stores %zu bytes to shared memory at %u, which is not a multiple", own_thread(), sizeof(T), address);
+    memcpy(shared(address), &v, sizeof v);
+}
+
+inline float number_of_f16(u16 v) {
+    const u32 sign = (u32)(v & 0x8000) << 16, exponent = v >> 10 & 31, fraction = v & 1023;
+    if (exponent == 31) return same_bits<float>(sign | 0x7f800000u | fraction << 13);
+    if (exponent) return same_bits<float>(sign | (exponent + 112) << 23 | fraction << 13);
+    const float small = float(fraction) * 0x1p-24f;
+    return sign ? -small : small;
+}
+inline float number_of_bf16(u16 v) { return same_bits<float>((u32)v << 16); }
+inline u16 bf16_of(float x) {
+    u32 bits = same_bits<u32>(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return u16((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+// To the nearest number with `fraction_bits` and the smallest exponent `least`, ties to even.
+inline double round_to(double x, int fraction_bits, int least) {
+    if (x == 0 || !(fabs(x) < INFINITY)) return x;
+    int exponent;
+    frexp(x, &exponent);
+    const int unit = (exponent - 1 < least ? least : exponent - 1) - fraction_bits;
+    return ldexp(nearbyint(ldexp(x, -unit)), unit);
+}
+inline u16 f16_of(float x) {
+    const u16 sign = u16(same_bits<u32>(x) >> 16 & 0x8000);
+    if (x != x) return 0x7fff;
+    const double r = fabs(round_to(x, 10, -14));
+    if (r >= 65536) return sign | 0x7c00;
+    if (r < 0x1p-14) return sign | u16(r * 0x1p24);
+    int exponent;
+    const double fraction = frexp(r, &exponent);
+    return sign | u16((exponent + 14) << 10 | int(fraction * 2048 - 1024));
+}
+inline u8 e4m3_of(float x) {
+    const u8 sign = u8(same_bits<u32>(x) >> 24 & 0x80);
+    if (x != x) return sign | 0x7f;
+    const double r = fabs(round_to(x, 3, -6));
+    if (r >= 448) return sign | 0x7e;
+    if (r < 0x1p-6) return sign | u8(r * 512);
+    int exponent;
+    const double fraction = frexp(r, &exponent);
+    return sign | u8((exponent + 6) << 3 | int(fraction * 16 - 8));
+}
+inline u16 f16_of_e4m3(u8 v) {
+    const u16 sign = u16((v & 0x80) << 8);
+    if ((v & 0x7f) == 0x7f) return sign | 0x7fff;
+    const u32 exponent = v >> 3 & 15, fraction = v & 7;
+    if (exponent) return sign | u16((exponent + 8) << 10 | fraction << 7);
+    return sign | f16_of(float(fraction) * 0x1p-9f);
+}
+
+struct Matrices { u32* r; u32 address; bool transposed; };
+inline void load_matrices(u32 (&r)[4], u32 address, bool transposed) {
+    if (address % 16) fail("thread %d: ldmatrix from %u, which is not a multiple of 16", own_thread(), address);
+    Matrices own{r, address, transposed};
+    meet("ldmatrix", ~0u, &own, [](void** all, uint32_t) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int m = 0; m < 4; m++) {
+                const auto& to = *static_cast<Matrices*>(all[lane]);
+                u16 pair[2];
+                for (int i = 0; i < 2; i++) {
+                    const int own = lane / 4, other = lane % 4 * 2 + i;
+                    const int row = to.transposed ? other : own, column = to.transposed ? own : other;
+                    memcpy(&pair[i], shared(static_cast<Matrices*>(all[8 * m + row])->address) + column * 2, 2);
+                }
+                to.r[m] = pair[0] | (u32)pair[1] << 16;
+            }
+    });
+}
+
+struct Fragments { float* c; const u32* a; u32 b0, b1; };
+// c[16 x 8] += a[16 x 16] b[16 x 8]. The device does not say in which order it adds; here products are exact and summed in
+// float64 before one rounding.
+template <float (*NUMBER)(u16)> inline void multiply(const char* what, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    Fragments own{c, a, b0, b1};
+    meet(what, ~0u, &own, [](void** all, uint32_t) {
+        static thread_local float left[16][16], right[8][16];
+        for (int lane = 0; lane < 32; lane++) {
+            const auto& f = *static_cast<Fragments*>(all[lane]);
+            const int g = lane / 4, t = lane % 4 * 2;
+            for (int i = 0; i < 2; i++) {
+                const int shift = 16 * i;
+                left[g][t + i] = NUMBER(u16(f.a[0] >> shift));
+                left[g + 8][t + i] = NUMBER(u16(f.a[1] >> shift));
+                left[g][t + 8 + i] = NUMBER(u16(f.a[2] >> shift));
+                left[g + 8][t + 8 + i] = NUMBER(u16(f.a[3] >> shift));
+                right[g][t + i] = NUMBER(u16(f.b0 >> shift));
+                right[g][t + 8 + i] = NUMBER(u16(f.b1 >> shift));
+            }
+        }
+        for (int lane = 0; lane < 32; lane++) {
+            const auto& f = *static_cast<Fragments*>(all[lane]);
+            for (int i = 0; i < 4; i++) {
+                const float* row = left[lane / 4 + i / 2 * 8];
+                const float* column = right[lane % 4 * 2 + i % 2];
+                double sum = f.c[i];
+                for (int k = 0; k < 16; k++) sum += double(row[k]) * column[k];
+                f.c[i] = float(sum);
+            }
+        }
+    });
+}
+
+inline void queue_copy(u32 to, const void* from, int bytes, int of) {
+    if (to % of || reinterpret_cast<uintptr_t>(from) % of) fail("thread %d copies %d bytes between addresses that are not multiples", own_thread(), of);
+    current->copies.push_back({shared(to), from, bytes, of - bytes, current->copy_group});
+}
+// Carries out the copies of all groups before `group`.
+inline void do_copies(int group) {
+    auto& copies = current->copies;
+    size_t done = 0;
+    for (; done < copies.size() && copies[done].group < group; done++) {
+        memcpy(copies[done].to, copies[done].from, copies[done].bytes);
+        memset(static_cast<u8*>(copies[done].to) + copies[done].bytes, 0, copies[done].zeros);
+    }
+    copies.erase(copies.begin(), copies.begin() + done);
+}
+
+// A barrier in shared memory: arrivals still missing, arrivals of a phase, bytes still missing, phase.
+struct Barrier {
+    u64 pending : 12, arrivals : 12, phase : 1, unused : 7;
+    i64 bytes : 32;
+};
+inline void change_barrier(u32 address, int arrivals, i64 bytes) {
+    Barrier b = load_shared<Barrier>(address);
+    if (arrivals > (int)b.pending) fail("thread %d: more arrivals at the barrier at %u than it was made for", own_thread(), address);
+    b.pending -= arrivals;
+    b.bytes += bytes;
+    if (!b.pending && !b.bytes) {
+        b.phase ^= 1;
+        b.pending = b.arrivals;
+        progress();
+    }
+    store_shared(address, b);
+}
+
+}  // namespace emulator
+
+inline u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+inline void load_matrices(u32 (&r)[4], u32 address) { emulator::load_matrices(r, address, false); }
+inline void load_matrices_transposed(u32 (&r)[4], u32 address) { emulator::load_matrices(r, address, true); }
+inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulator::multiply<emulator::number_of_f16>("mma f16", c, a, b0, b1); }
+inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulator::multiply<emulator::number_of_bf16>("mma bf16", c, a, b0, b1); }
+
+inline u32 f16x2_of_e4m3x2(u16 v) { return emulator::f16_of_e4m3((u8)v) | (u32)emulator::f16_of_e4m3((u8)(v >> 8)) << 16; }
+inline void f16x4_of_e4m3x4(u32 v, u32& low, u32& high) {
+    low = f16x2_of_e4m3x2((u16)v);
+    high = f16x2_of_e4m3x2((u16)(v >> 16));
+}
+inline u32 f16x2_of(float low, float high) { return emulator::f16_of(low) | (u32)emulator::f16_of(high) << 16; }
+inline u32 bf16x2_of(float low, float high) { return emulator::bf16_of(low) | (u32)emulator::bf16_of(high) << 16; }
+inline u32 e4m3x2_of(float low, float high) { return emulator::e4m3_of(low) | (u32)emulator::e4m3_of(high) << 8; }
+inline float float_of_f16(u16 v) { return emulator::number_of_f16(v); }
+inline u32 multiply_f16x2(u32 a, u32 b) {
+    return f16x2_of(float_of_f16((u16)a) * float_of_f16((u16)b), float_of_f16((u16)(a >> 16)) * float_of_f16((u16)(b >> 16)));
+}
+inline u32 max_u16x2(u32 a, u32 b) { return max((u16)a, (u16)b) | (u32)max((u16)(a >> 16), (u16)(b >> 16)) << 16; }
+inline float exp2_approx(float x) { return exp2f(x); }
+
+inline void barrier_init(u32 barrier, int arrivals) {
+    emulator::Barrier b{};
+    b.pending = b.arrivals = arrivals;
+    emulator::store_shared(barrier, b);
+}
+inline void barrier_expect(u32 barrier, u32 bytes) { emulator::change_barrier(barrier, 1, bytes); }
+inline void barrier_arrive(u32 barrier) { emulator::change_barrier(barrier, 1, 0); }
+inline void barrier_arrive_after_copies(u32 barrier) {
+    emulator::do_copies(1 << 30);
+    emulator::change_barrier(barrier, 1, 0);
+}
+inline void barrier_wait(u32 barrier, u32 parity) {
+    while (emulator::load_shared<emulator::Barrier>(barrier).phase == parity) emulator::poll("an mbarrier");
+}
+inline void fence_async_proxy() {}
+inline void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier) {
+    memcpy(emulator::shared(to), from, bytes);
+    emulator::change_barrier(barrier, 0, -(i64)bytes);
+}
+inline void prefetch_l2(const void*) {}
+inline void copy_8_bytes(u32 to, const void* from, int bytes = 8) { emulator::queue_copy(to, from, bytes, 8); }
+inline void copy_16_bytes(u32 to, const void* from, int bytes = 16) { emulator::queue_copy(to, from, bytes, 16); }
+inline void commit_copies() { emulator::current->copy_group++; }
+template <int PENDING> inline void wait_for_groups() { emulator::do_copies(emulator::current->copy_group - PENDING); }
+inline void wait_for_copies() { emulator::do_copies(1 << 30); }
+template <int ID, int THREADS> inline void sync_some() { emulator::named_barrier(ID, THREADS); }
+
+inline uint4 load_shared_16(u32 address) { return emulator::load_shared<uint4>(address); }
+inline u64 load_shared_8(u32 address) { return emulator::load_shared<u64>(address); }
+inline void store_shared_8(u32 address, u64 v) { emulator::store_shared(address, v); }
+inline float2 load_shared_float2(u32 address) { return emulator::load_shared<float2>(address); }
+inline float load_shared_float(u32 address) { return emulator::load_shared<float>(address); }
+inline u32 load_shared_u32(u32 address) { return emulator::load_shared<u32>(address); }
+inline u16 load_shared_u16(u32 address) { return emulator::load_shared<u16>(address); }
+inline u32 load_shared_u8(u32 address) { return emulator::load_shared<u8>(address); }
+inline void store_shared_16(u32 address, u32 x, u32 y, u32 z, u32 w) { emulator::store_shared(address, make_uint4(x, y, z, w)); }
+inline void store_shared_floats(u32 address, float x, float y, float z, float w) { emulator::store_shared(address, make_float4(x, y, z, w)); }
+inline void store_shared_u32(u32 address, u32 v) { emulator::store_shared(address, v); }
+inline void store_shared_float(u32 address, float v) { emulator::store_shared(address, v); }
+inline void store_shared_u16(u32 address, u16 v) { emulator::store_shared(address, v); }
+inline void store_shared_u8(u32 address, u32 v) { emulator::store_shared(address, (u8)v); }

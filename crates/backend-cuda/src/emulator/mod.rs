@@ -1,0 +1,143 @@
+//! The kernels on the host, for machines without a GPU: their sources compiled as C++ and run thread by thread. For
+//! tests only (feature `emulator`, needs `c++`). See `emulator/fibers.hpp` for what it finds and what it cannot.
+#![allow(unsafe_code)]
+
+mod library;
+mod memory;
+
+pub use library::Order;
+
+use crate::cubins::Source;
+use crate::gpu::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, KernelFacts, Mark, Shape};
+use library::{Entry, Library};
+use memory::Memory;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EmulatorError {
+    #[error("no C++ compiler: put `c++` on the path ({reason})")]
+    NoCompiler { reason: String },
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("c++ refused {name}:\n{log}")]
+    Compile { name: String, log: String },
+    #[error("kernel library {} cannot be loaded: {reason}", .path.display())]
+    Load { path: PathBuf, reason: String },
+    #[error("{message}")]
+    Launch { message: String },
+    #[error("kernel {kernel} wrote outside of its memory: {what}")]
+    OutOfBounds { kernel: String, what: String },
+    #[error("{given} bytes of emulated memory cannot be had")]
+    Memory { given: usize },
+}
+
+/// What a device of this kind looks like to choosers: few multiprocessors, so that persistent kernels stay quick.
+const FACTS: GpuFacts = GpuFacts {
+    name: String::new(),
+    sm: 90,
+    multiprocessors: 4,
+    memory_free_bytes: 4 << 30,
+    shared_bytes_per_block: 232_448,
+};
+
+/// A GPU that is not there. Launches run before `launch` returns, so everything is in order.
+pub struct EmulatedGpu {
+    order: Order,
+    compiler: library::Compiler,
+    memory: Arc<Mutex<Memory>>,
+    marks: Mutex<[Option<Instant>; 2]>,
+}
+
+impl EmulatedGpu {
+    /// Threads of a block take turns in this order: no result may depend on it.
+    pub fn new(order: Order) -> Result<Self, EmulatorError> {
+        Ok(EmulatedGpu {
+            order,
+            compiler: library::Compiler::open()?,
+            memory: Arc::default(),
+            marks: Mutex::default(),
+        })
+    }
+}
+
+fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    // Nothing panics half-way through a change.
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gpu for EmulatedGpu {
+    fn facts(&self) -> Result<GpuFacts, GpuError> {
+        Ok(GpuFacts { name: format!("emulator, threads {}", self.order), ..FACTS })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<DeviceAddress, GpuError> {
+        Ok(lock(&self.memory).allocate(bytes)?)
+    }
+
+    unsafe fn free(&self, address: DeviceAddress) {
+        lock(&self.memory).free(address);
+    }
+
+    unsafe fn copy_in(&self, to: DeviceAddress, from: &[u8]) -> Result<(), GpuError> {
+        lock(&self.memory).slice(to, from.len())?.copy_from_slice(from);
+        Ok(())
+    }
+
+    unsafe fn copy_out(&self, from: DeviceAddress, to: &mut [u8]) -> Result<(), GpuError> {
+        to.copy_from_slice(lock(&self.memory).slice(from, to.len())?);
+        Ok(())
+    }
+
+    unsafe fn fill(&self, at: DeviceAddress, bytes: usize, value: u8) -> Result<(), GpuError> {
+        lock(&self.memory).slice(at, bytes)?.fill(value);
+        Ok(())
+    }
+
+    fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError> {
+        let library = Library::get(&self.compiler, source)?;
+        let entry = library.entry(entry)?;
+        Ok(Box::new(EmulatedKernel { entry, shape, order: self.order, memory: self.memory.clone() }))
+    }
+
+    fn synchronize(&self) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    fn mark(&self, mark: Mark) -> Result<(), GpuError> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)[mark as usize] = Some(Instant::now());
+        Ok(())
+    }
+
+    fn microseconds(&self) -> Result<f64, GpuError> {
+        let [begin, end] = *self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let between = begin.zip(end).map(|(begin, end)| end.saturating_duration_since(begin));
+        Ok(between.unwrap_or_default().as_secs_f64() * 1e6)
+    }
+}
+
+struct EmulatedKernel {
+    entry: Entry,
+    shape: Shape,
+    order: Order,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Kernel for EmulatedKernel {
+    /// There are no registers here: one block a multiprocessor is the honest answer.
+    fn facts(&self) -> Result<KernelFacts, GpuError> {
+        Ok(KernelFacts {
+            registers_per_thread: 0,
+            local_bytes_per_thread: 0,
+            static_shared_bytes: 0,
+            ctas_per_sm: 1,
+        })
+    }
+
+    unsafe fn launch(&self, grid: Grid, arguments: &[u8]) -> Result<(), GpuError> {
+        // SAFETY: the caller's word for the addresses; the entry compares the size of the arguments with its own.
+        unsafe { self.entry.call(grid, self.shape, self.order, arguments) }?;
+        Ok(lock(&self.memory).check(&self.entry.name)?)
+    }
+}

@@ -1,0 +1,135 @@
+//! A GPU behind the CUDA driver: one stream, kernels from [`Cubins`].
+#![allow(unsafe_code)]
+
+use super::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, Mark, Shape};
+use crate::cubins::{Cubins, Source};
+use crate::cuda::{self, Device, DeviceFacts, Event, KernelFacts, Stream};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where kernels come from.
+#[derive(Clone, Debug)]
+pub enum KernelStore {
+    /// Compiled when first asked for.
+    Compiler(Cubins),
+    /// Files named `NAME.ARCHITECTURE.cubin`, as `gpu-check build` writes them.
+    Folder(PathBuf),
+}
+
+pub struct CudaGpu {
+    device: Device,
+    facts: DeviceFacts,
+    stream: Arc<Stream>,
+    store: KernelStore,
+    marks: [Event; 2],
+}
+
+impl CudaGpu {
+    pub fn open(ordinal: i32, store: KernelStore) -> Result<Self, GpuError> {
+        let device = Device::open(ordinal)?;
+        Ok(CudaGpu {
+            device,
+            facts: device.facts()?,
+            stream: Arc::new(Stream::new(device)?),
+            store,
+            marks: [Event::new(device)?, Event::new(device)?],
+        })
+    }
+
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    pub fn device_facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn cubin(&self, source: &Source) -> Result<Vec<u8>, GpuError> {
+        let architecture = self.facts.architecture();
+        match &self.store {
+            KernelStore::Compiler(cubins) => Ok(cubins.get(source, &architecture)?),
+            KernelStore::Folder(folder) => {
+                let path = folder.join(format!("{}.{architecture}.cubin", source.name));
+                std::fs::read(&path).map_err(|source| GpuError::File { path, source })
+            }
+        }
+    }
+
+    fn event(&self, mark: Mark) -> &Event {
+        &self.marks[mark as usize]
+    }
+}
+
+impl Gpu for CudaGpu {
+    fn facts(&self) -> Result<GpuFacts, GpuError> {
+        Ok(GpuFacts {
+            name: self.facts.name.clone(),
+            sm: self.facts.sm,
+            multiprocessors: self.facts.multiprocessors,
+            memory_free_bytes: self.device.memory_free_bytes()?,
+            shared_bytes_per_block: self.facts.shared_bytes_per_cta,
+        })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<DeviceAddress, GpuError> {
+        Ok(DeviceAddress(self.device.allocate(bytes)?))
+    }
+
+    unsafe fn free(&self, address: DeviceAddress) {
+        // SAFETY: the caller's word.
+        unsafe { self.device.free(address.0) }
+    }
+
+    unsafe fn copy_in(&self, to: DeviceAddress, from: &[u8]) -> Result<(), GpuError> {
+        // SAFETY: the caller's word.
+        Ok(unsafe { self.stream.copy_in(to.0, from) }?)
+    }
+
+    unsafe fn copy_out(&self, from: DeviceAddress, to: &mut [u8]) -> Result<(), GpuError> {
+        // SAFETY: the caller's word.
+        Ok(unsafe { self.stream.copy_out(from.0, to) }?)
+    }
+
+    unsafe fn fill(&self, at: DeviceAddress, bytes: usize, value: u8) -> Result<(), GpuError> {
+        // SAFETY: the caller's word.
+        Ok(unsafe { self.stream.fill(at.0, bytes, value) }?)
+    }
+
+    fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError> {
+        let cubin = self.cubin(source)?;
+        let kernel = cuda::Kernel::load(self.device, &cubin, entry, shape.threads, shape.shared_bytes)?;
+        Ok(Box::new(CudaKernel { kernel, stream: self.stream.clone() }))
+    }
+
+    fn synchronize(&self) -> Result<(), GpuError> {
+        Ok(self.stream.synchronize()?)
+    }
+
+    fn mark(&self, mark: Mark) -> Result<(), GpuError> {
+        Ok(self.event(mark).record(&self.stream)?)
+    }
+
+    fn microseconds(&self) -> Result<f64, GpuError> {
+        Ok(self.event(Mark::End).microseconds_since(self.event(Mark::Begin))?)
+    }
+}
+
+struct CudaKernel {
+    kernel: cuda::Kernel,
+    stream: Arc<Stream>,
+}
+
+impl Kernel for CudaKernel {
+    fn facts(&self) -> Result<KernelFacts, GpuError> {
+        Ok(self.kernel.facts()?)
+    }
+
+    unsafe fn launch(&self, grid: Grid, arguments: &[u8]) -> Result<(), GpuError> {
+        // SAFETY: the caller's word.
+        Ok(unsafe { self.kernel.launch(&self.stream, grid, arguments) }?)
+    }
+}

@@ -1,0 +1,111 @@
+//! A device as the backend sees it: memory, kernels, and one queue in which everything happens in order. [`CudaGpu`] is
+//! a real one, `emulator::EmulatedGpu` runs the same kernels on the host; nothing above this module knows which.
+#![allow(unsafe_code)]
+
+mod buffer;
+mod cuda;
+
+pub use buffer::{Buffer, DeviceAddress, Plain};
+pub use cuda::{CudaGpu, KernelStore};
+
+use crate::cubins::Source;
+pub use crate::cuda::{Grid, KernelFacts};
+
+use crate::cuda::CudaError;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    #[cfg(feature = "emulator")]
+    #[error(transparent)]
+    Emulator(#[from] crate::emulator::EmulatorError),
+    #[error("a copy of {given} values does not fit a buffer of {room}")]
+    Size { given: usize, room: usize },
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: std::io::Error },
+}
+
+/// What choices depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuFacts {
+    pub name: String,
+    /// 90 for compute capability 9.0.
+    pub sm: u32,
+    pub multiprocessors: u32,
+    pub memory_free_bytes: usize,
+    pub shared_bytes_per_block: u32,
+}
+
+/// A point in a device's queue whose time it notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    Begin,
+    End,
+}
+
+/// How a kernel is launched, whatever its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub threads: u32,
+    /// Of dynamic shared memory.
+    pub shared_bytes: u32,
+}
+
+/// Memory is reached through [`Buffer`], which keeps the promises that the unsafe functions here ask for. Work is queued
+/// in the order of calls; only `copy_out` and `synchronize` wait for it.
+pub trait Gpu: Send + Sync {
+    fn facts(&self) -> Result<GpuFacts, GpuError>;
+
+    /// `bytes` of memory (at least one), a multiple of 256 bytes in address. What it holds is not defined.
+    fn allocate(&self, bytes: usize) -> Result<DeviceAddress, GpuError>;
+
+    /// # Safety
+    /// The address came from `allocate`, is given back once, and no queued work uses it.
+    unsafe fn free(&self, address: DeviceAddress);
+
+    /// Copies before it returns, or before any work that is queued later.
+    ///
+    /// # Safety
+    /// There are that many bytes at `to`.
+    unsafe fn copy_in(&self, to: DeviceAddress, from: &[u8]) -> Result<(), GpuError>;
+
+    /// Waits for all queued work first.
+    ///
+    /// # Safety
+    /// There are that many bytes at `from`.
+    unsafe fn copy_out(&self, from: DeviceAddress, to: &mut [u8]) -> Result<(), GpuError>;
+
+    /// # Safety
+    /// There are that many bytes at `at`.
+    unsafe fn fill(&self, at: DeviceAddress, bytes: usize, value: u8) -> Result<(), GpuError>;
+
+    fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError>;
+
+    fn synchronize(&self) -> Result<(), GpuError>;
+
+    fn mark(&self, mark: Mark) -> Result<(), GpuError>;
+
+    /// Microseconds between the last two marks; waits for both.
+    fn microseconds(&self) -> Result<f64, GpuError>;
+}
+
+/// A kernel of one device, ready to be launched.
+pub trait Kernel: Send + Sync {
+    fn facts(&self) -> Result<KernelFacts, GpuError>;
+
+    /// Queues a launch with one by-value parameter.
+    ///
+    /// # Safety
+    /// `arguments` are the bytes of the struct that the kernel takes, and the addresses inside are live and large enough
+    /// until the launch has run.
+    unsafe fn launch(&self, grid: Grid, arguments: &[u8]) -> Result<(), GpuError>;
+}
+
+/// The bytes of an argument struct.
+pub fn bytes_of<Arguments: Copy>(arguments: &Arguments) -> &[u8] {
+    // SAFETY: any value may be looked at as bytes for as long as it is borrowed; padding of argument structs is made
+    // explicit, so all of them are initialised.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(arguments).cast(), size_of::<Arguments>()) }
+}
