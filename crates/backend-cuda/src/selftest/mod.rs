@@ -5,12 +5,12 @@
 //! passes the L2 cache; variants take turns, so that a drift of the clock hits all of them alike.
 
 mod device_case;
-#[cfg(test)]
-mod emulated;
 mod inputs;
 mod reference;
 mod run;
 mod suites;
+#[cfg(test)]
+mod tests;
 mod timing;
 
 pub use inputs::{Case, Exponents, Lengths, ListShape};
