@@ -3,6 +3,14 @@
 
 use crate::{Delta, FinishReason, Finished, StopStrings};
 
+/// Why an answer ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    pub reason: FinishReason,
+    /// The stop string that cut the text, whatever the reason: a call may have been finished before it.
+    pub stop_string: Option<String>,
+}
+
 /// Stands between a parser and whoever shows or sends its deltas.
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
@@ -18,12 +26,7 @@ impl Delivery {
 
     /// Whether a stop string came: nothing is delivered any more.
     pub fn has_stopped(&self) -> bool {
-        self.matched().is_some()
-    }
-
-    /// Which stop string ended the text, as its index.
-    pub fn matched(&self) -> Option<usize> {
-        self.stops.as_ref().and_then(StopStrings::matched)
+        self.stops.as_ref().is_some_and(|stops| stops.matched().is_some())
     }
 
     /// What can be delivered now.
@@ -48,16 +51,17 @@ impl Delivery {
 
     /// The last deltas, those held back as the possible beginning of a stop string among them, and why the answer
     /// ended.
-    pub fn finish(mut self, finished: Finished) -> (Vec<Delta>, FinishReason) {
+    pub fn finish(mut self, finished: Finished) -> (Vec<Delta>, Ending) {
         let mut deltas = self.push(finished.deltas);
         if let Some(stops) = &mut self.stops {
             push_content(stops.finish(), &mut deltas);
         }
+        let stop_string = self.stops.as_ref().and_then(StopStrings::matched_text).map(str::to_owned);
         let reason = match finished.message.finish_reason {
-            FinishReason::Length if self.has_stopped() => FinishReason::Stop,
+            FinishReason::Length if stop_string.is_some() => FinishReason::Stop,
             reason => reason,
         };
-        (deltas, reason)
+        (deltas, Ending { reason, stop_string })
     }
 }
 
@@ -72,14 +76,14 @@ mod tests {
     use super::*;
     use crate::ParsedMessage;
 
-    fn delivered(stops: &[&str], deltas: &[Delta]) -> (Vec<Delta>, FinishReason) {
+    fn delivered(stops: &[&str], deltas: &[Delta]) -> (Vec<Delta>, Ending) {
         let stops: Vec<String> = stops.iter().map(|stop| stop.to_string()).collect();
         let mut delivery = Delivery::new(&stops);
         let mut seen = delivery.push(deltas.to_vec());
         let message = ParsedMessage { finish_reason: FinishReason::Length, ..ParsedMessage::default() };
-        let (last, reason) = delivery.finish(Finished { deltas: Vec::new(), message });
+        let (last, ending) = delivery.finish(Finished { deltas: Vec::new(), message });
         seen.extend(last);
-        (seen, reason)
+        (seen, ending)
     }
 
     fn content(text: &str) -> Delta {
@@ -90,7 +94,8 @@ mod tests {
     fn text_ends_at_a_stop_string_and_thinking_does_not() {
         let thinking = Delta::Reasoning("END is not the end".into());
         let deltas = [thinking.clone(), content("one E"), content("ND two"), content("three")];
-        assert_eq!(delivered(&["END"], &deltas), (vec![thinking, content("one ")], FinishReason::Stop));
+        let ending = Ending { reason: FinishReason::Stop, stop_string: Some("END".into()) };
+        assert_eq!(delivered(&["no", "END"], &deltas), (vec![thinking, content("one ")], ending));
     }
 
     #[test]
@@ -100,13 +105,14 @@ mod tests {
         assert_eq!(delivered(&["END"], &deltas).0, [content("one "), content("E"), call]);
         assert_eq!(
             delivered(&["END"], &deltas[..1]),
-            (vec![content("one "), content("E")], FinishReason::Length)
+            (vec![content("one "), content("E")], Ending { reason: FinishReason::Length, stop_string: None })
         );
     }
 
     #[test]
     fn without_stop_strings_everything_passes() {
         let deltas = [content("a"), content("b")];
-        assert_eq!(delivered(&[], &deltas), (deltas.to_vec(), FinishReason::Length));
+        let ending = Ending { reason: FinishReason::Length, stop_string: None };
+        assert_eq!(delivered(&[], &deltas), (deltas.to_vec(), ending));
     }
 }

@@ -57,14 +57,14 @@ mod tokenizer;
 mod tokenizer_file;
 mod turns;
 
-pub use delivery::Delivery;
+pub use delivery::{Delivery, Ending};
 pub use detokenize::{Detokenizer, Utf8Stream};
 pub use encode::{Prompt, RenderOptions, render};
 pub use error::ChatError;
 pub use message::{Content, Effort, FunctionCall, FunctionTag, Message, Part, Role, Task, Tool, ToolCall};
 pub use parse::{
-    Delta, End, FinishReason, Finished, OutputParser, ParseOptions, ParsedCall, ParsedMessage, PieceParser,
-    Start, ToolChoice, parse_text,
+    Delta, Deltas, End, FinishReason, Finished, OutputParser, ParseOptions, ParsedCall, ParsedMessage,
+    PieceParser, Start, ToolChoice, parse_text,
 };
 pub use pieces::{Piece, Pieces};
 pub use prompts::PromptTexts;

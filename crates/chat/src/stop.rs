@@ -48,6 +48,11 @@ impl StopStrings {
         self.matched
     }
 
+    /// The stop string that ended the text.
+    pub fn matched_text(&self) -> Option<&str> {
+        self.matched.and_then(|index| self.stops.get(index)).map(String::as_str)
+    }
+
     fn ending_match(&self) -> Option<usize> {
         let ends = |stop: &String| !stop.is_empty() && self.held.ends_with(stop.as_str());
         (0..self.stops.len())

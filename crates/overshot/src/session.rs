@@ -140,9 +140,9 @@ impl Session {
             Ok(go_on_unless(delivery.has_stopped()))
         })?;
         let end = if ending == Ending::Stopped { End::Stop } else { End::Limit };
-        let (deltas, finish_reason) = delivery.finish(parser.finish(end));
+        let (deltas, delivered) = delivery.finish(parser.finish(end));
         hand_on(deltas)?;
-        message.finish_reason = finish_reason;
+        message.finish_reason = delivered.reason;
         Ok(Answer { message, ending, timing })
     }
 

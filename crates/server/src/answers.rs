@@ -4,7 +4,7 @@ use crate::choice::{Choice, Piece, TokenCounts};
 use crate::engine_handle::Ticket;
 use crate::error::ApiError;
 use crate::mailbox::{Arrival, ChoiceEnd};
-use overshot_chat::FinishReason;
+use overshot_chat::Ending;
 use std::task::{Context, Poll, ready};
 
 /// Something to deliver for one choice.
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 pub enum Output {
     Piece(Piece),
     /// The last of its choice.
-    Finish(FinishReason),
+    Finish(Ending),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +79,8 @@ impl Answers {
     }
 
     fn finish(&mut self, index: usize, end: ChoiceEnd, deliver: &mut impl FnMut(usize, Output)) {
-        let reason = self.choices[index].finish(end, &mut |piece| deliver(index, Output::Piece(piece)));
+        let ending = self.choices[index].finish(end, &mut |piece| deliver(index, Output::Piece(piece)));
         self.has_finished[index] = true;
-        deliver(index, Output::Finish(reason));
+        deliver(index, Output::Finish(ending));
     }
 }

@@ -4,8 +4,8 @@
 use crate::mailbox::ChoiceEnd;
 use overshot_backend::Sampled;
 use overshot_chat::{
-    Delivery, Delta, Detokenizer, End, FinishReason, OutputParser, ParseOptions, Special, Start, StopStrings,
-    Tokenizer,
+    Delivery, Delta, Detokenizer, End, Ending, FinishReason, OutputParser, ParseOptions, Special, Start,
+    StopStrings, Tokenizer,
 };
 use std::sync::Arc;
 
@@ -150,35 +150,39 @@ impl Choice {
     }
 
     /// Gives what was held back, and why the answer ended.
-    pub fn finish(&mut self, end: ChoiceEnd, deliver: &mut impl FnMut(Piece)) -> FinishReason {
+    pub fn finish(&mut self, end: ChoiceEnd, deliver: &mut impl FnMut(Piece)) -> Ending {
         let has_stopped = self.has_stopped();
         if has_stopped {
             // Their text was dropped, at least in part.
             self.held_logprobs.clear();
         }
-        let reason = match std::mem::replace(&mut self.decoder, Decoder::Finished) {
+        let ending = match std::mem::replace(&mut self.decoder, Decoder::Finished) {
             Decoder::Chat(chat) => {
                 let ChatDecoder { parser, delivery } = *chat;
                 let end = if has_stopped || end == ChoiceEnd::Stop { End::Stop } else { End::Limit };
-                let (deltas, reason) = delivery.finish(parser.finish(end));
+                let (deltas, ending) = delivery.finish(parser.finish(end));
                 self.hand_on(deltas, deliver);
-                reason
+                ending
             }
             Decoder::Text { mut detokenizer, stops } => {
                 let mut text = detokenizer.finish().to_owned();
+                let mut stop_string = None;
                 if let Some(mut stops) = stops {
                     text = stops.push(&text);
                     text.push_str(&stops.finish());
+                    stop_string = stops.matched_text().map(str::to_owned);
                 }
                 self.hand_on_text(text, deliver);
-                if has_stopped || end == ChoiceEnd::Stop { FinishReason::Stop } else { FinishReason::Length }
+                let is_stop = stop_string.is_some() || end == ChoiceEnd::Stop;
+                let reason = if is_stop { FinishReason::Stop } else { FinishReason::Length };
+                Ending { reason, stop_string }
             }
-            Decoder::Finished => FinishReason::Stop,
+            Decoder::Finished => Ending::default(),
         };
         if !self.held_logprobs.is_empty() {
             deliver(Piece { delta: None, logprobs: std::mem::take(&mut self.held_logprobs) });
         }
-        reason
+        ending
     }
 
     pub fn counts(&self) -> TokenCounts {

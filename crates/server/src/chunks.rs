@@ -9,7 +9,7 @@ use crate::fields::UsageChunk;
 use crate::openai::{Format, OpenAi};
 use crate::wire::{ChatLogprobs, TextLogprobs, Usage};
 use bytes::{BufMut, BytesMut};
-use overshot_chat::{Delta, FinishReason, Tokenizer};
+use overshot_chat::{Delta, Ending, Tokenizer};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -116,14 +116,14 @@ impl EventWriter for ChunkWriter {
     }
 
     /// The one chunk with a reason.
-    fn finish(&mut self, choice: usize, reason: FinishReason, out: &mut BytesMut) {
+    fn finish(&mut self, choice: usize, ending: &Ending, out: &mut BytesMut) {
         self.open(choice, out);
         out.put_slice(match self.format {
             Format::Chat => b"\"delta\":{}",
             Format::Text => b"\"text\":\"\"",
         });
         out.put_slice(b",\"logprobs\":null,\"finish_reason\":\"");
-        out.put_slice(reason.as_str().as_bytes());
+        out.put_slice(ending.reason.as_str().as_bytes());
         out.put_slice(b"\"}");
         self.close(out);
     }

@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::BytesMut;
-use overshot_chat::{FinishReason, ParsedMessage};
+use overshot_chat::{Deltas, Ending, ParsedMessage};
 
 /// One request's answers in the words of one API: all at once, or as events.
 pub trait Dialect: Send {
@@ -24,7 +24,7 @@ pub trait EventWriter: Send {
     fn piece(&mut self, choice: usize, piece: &Piece, out: &mut BytesMut);
 
     /// Once for each choice, after its pieces.
-    fn finish(&mut self, choice: usize, reason: FinishReason, out: &mut BytesMut);
+    fn finish(&mut self, choice: usize, ending: &Ending, out: &mut BytesMut);
 
     /// After all choices have finished.
     fn end(&mut self, counts: AllCounts, out: &mut BytesMut);
@@ -36,8 +36,17 @@ pub trait EventWriter: Send {
 /// A choice of a whole response.
 #[derive(Default)]
 pub struct Answer {
-    pub message: ParsedMessage,
+    /// All that came, in its order.
+    pub deltas: Deltas,
+    pub ending: Ending,
     pub logprobs: Vec<TokenLogprob>,
+}
+
+impl Answer {
+    /// For APIs that tell thinking, text and calls apart and not in their order.
+    pub fn message(&self) -> ParsedMessage {
+        ParsedMessage { finish_reason: self.ending.reason, ..self.deltas.message() }
+    }
 }
 
 /// Tokens of all prompts, each counted once, and of all answers.

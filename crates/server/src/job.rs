@@ -120,12 +120,12 @@ async fn whole(
     let mut collected: Vec<Answer> = (0..choices).map(|_| Answer::default()).collect();
     let mut deliver = |choice: usize, output: Output| match output {
         Output::Piece(piece) => {
-            if let Some(delta) = &piece.delta {
-                collected[choice].message.apply(delta);
+            if let Some(delta) = piece.delta {
+                collected[choice].deltas.push(delta);
             }
             collected[choice].logprobs.extend(piece.logprobs);
         }
-        Output::Finish(reason) => collected[choice].message.finish_reason = reason,
+        Output::Finish(ending) => collected[choice].ending = ending,
     };
     while poll_fn(|context| answers.poll(context, &mut deliver)).await? == Progress::Going {}
     let counts = AllCounts { prompt: prompt_tokens, answers: answers.counts() };

@@ -39,10 +39,10 @@ impl OpenAi {
     fn chat(&self, answers: Vec<Answer>, usage: Usage, app: &App) -> Response<Body> {
         let choice = |(index, answer): (usize, Answer)| ChatResponseChoice {
             index,
-            finish_reason: answer.message.finish_reason.as_str(),
+            finish_reason: answer.ending.reason.as_str(),
             logprobs: (self.logprobs == LogprobsWanted::Yes)
                 .then(|| ChatLogprobs::new(&app.model.tokenizer, &answer.logprobs)),
-            message: answer.message.into(),
+            message: answer.message().into(),
         };
         json_response(&ChatResponse {
             id: &self.id,
@@ -57,10 +57,10 @@ impl OpenAi {
     fn text(&self, answers: Vec<Answer>, usage: Usage, app: &App) -> Response<Body> {
         let choice = |(index, answer): (usize, Answer)| TextResponseChoice {
             index,
-            finish_reason: answer.message.finish_reason.as_str(),
+            finish_reason: answer.ending.reason.as_str(),
             logprobs: (self.logprobs == LogprobsWanted::Yes)
                 .then(|| TextLogprobs::new(&app.model.tokenizer, &answer.logprobs, &mut 0)),
-            text: answer.message.content,
+            text: answer.message().content,
         };
         json_response(&TextResponse {
             id: &self.id,

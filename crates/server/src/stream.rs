@@ -45,7 +45,7 @@ impl EventStream {
         let (writer, buffer) = (&mut self.writer, &mut self.buffer);
         let mut deliver = |choice: usize, output: Output| match output {
             Output::Piece(piece) => writer.piece(choice, &piece, buffer),
-            Output::Finish(reason) => writer.finish(choice, reason, buffer),
+            Output::Finish(ending) => writer.finish(choice, &ending, buffer),
         };
         match self.answers.poll(context, &mut deliver) {
             Poll::Pending => return Poll::Pending,

@@ -142,9 +142,9 @@ impl App {
         for token in fields.token_ids {
             parser.push(token).iter().for_each(|delta| message.apply(delta));
         }
-        let (deltas, reason) = Delivery::default().finish(parser.finish(end));
+        let (deltas, ending) = Delivery::default().finish(parser.finish(end));
         deltas.iter().for_each(|delta| message.apply(delta));
-        Ok(json_response(&Derendered { message: message.into(), finish_reason: reason.as_str() }))
+        Ok(json_response(&Derendered { message: message.into(), finish_reason: ending.reason.as_str() }))
     }
 
     fn check_tokens(&self, param: &'static str, tokens: &[u32]) -> Result<(), ApiError> {

@@ -32,8 +32,8 @@ pub enum Delta {
     UnparsedToolText(String),
 }
 
-/// Deltas of one step, neighbours of one kind joined.
-#[derive(Clone, Debug, Default)]
+/// Deltas in their order, neighbours of one kind joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deltas(Vec<Delta>);
 
 impl Deltas {
@@ -51,6 +51,13 @@ impl Deltas {
 
     pub fn append(&mut self, other: Deltas) {
         other.0.into_iter().for_each(|delta| self.push(delta));
+    }
+
+    /// The message that they make. Its finish reason is not known here.
+    pub fn message(&self) -> ParsedMessage {
+        let mut message = ParsedMessage::default();
+        self.0.iter().for_each(|delta| message.apply(delta));
+        message
     }
 
     pub fn into_vec(self) -> Vec<Delta> {
