@@ -94,13 +94,19 @@ pub fn check_tools(tools: &[Tool]) -> Result<(), ApiError> {
         let param = || format!("tools[{index}].function.name");
         let named: Named = serde_json::from_str(tool.function.get())
             .map_err(|_| ApiError::field(param(), format!("{} is missing or no string", param())))?;
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
-        if !(1..=64).contains(&named.name.len()) || !named.name.bytes().all(allowed) {
-            let message = format!("{} must be 1 to 64 of the characters A-Z a-z 0-9 _ . -", param());
-            return Err(ApiError::field(param(), message));
-        }
+        check_tool_name(&param(), &named.name)?;
     }
     Ok(())
+}
+
+/// # Errors
+/// A name that the model cannot call.
+pub fn check_tool_name(param: &str, name: &str) -> Result<(), ApiError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    if (1..=64).contains(&name.len()) && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(ApiError::field(param, format!("{param} must be 1 to 64 of the characters A-Z a-z 0-9 _ . -")))
 }
 
 fn check_messages(messages: &[Message]) -> Result<(), ApiError> {

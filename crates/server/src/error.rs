@@ -98,7 +98,16 @@ impl ApiError {
         self.told().status
     }
 
-    fn param(&self) -> Option<&str> {
+    pub fn code(&self) -> Option<&'static str> {
+        self.told().code
+    }
+
+    /// What clients are told, with what it quotes of them cut where it gets long.
+    pub fn message(&self) -> String {
+        shortened(&self.to_string())
+    }
+
+    pub fn param(&self) -> Option<&str> {
         match self {
             ApiError::BadField { param, .. } => Some(param),
             ApiError::NoSuchModel { .. } => Some("model"),
@@ -129,7 +138,7 @@ impl ApiError {
             code: Option<&'a str>,
         }
         let told = self.told();
-        let message = shortened(&self.to_string());
+        let message = self.message();
         let inner = Inner { message: &message, r#type: told.kind, param: self.param(), code: told.code };
         serde_json::to_vec(&Envelope { error: inner }).expect("strings always serialise")
     }
@@ -144,9 +153,11 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after_seconds() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let ApiError::MethodNotAllowed { allowed, .. } = self {
+        if let ApiError::MethodNotAllowed { allowed, .. } = &self {
             headers.insert(ALLOW, HeaderValue::from_static(allowed));
         }
+        // For paths whose API tells errors otherwise.
+        response.extensions_mut().insert(self);
         response
     }
 }

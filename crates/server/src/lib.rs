@@ -1,9 +1,11 @@
-//! The OpenAI-compatible HTTP server over one engine. It knows text and the network, and no tensor.
+//! The HTTP server over one engine, in the words of OpenAI's and Anthropic's APIs. It knows text and the network, and no
+//! tensor.
 //!
 //! Start with `routes.rs` for what there is. A chat request goes through `body.rs` (bytes to fields),
 //! `conversation.rs` (fields to a prompt and a job), `engine_handle.rs` and `desk.rs` (prompt to tokens, over a `mailbox.rs`),
 //! `answers.rs` and `choice.rs` (tokens to pieces of text), and out by `stream.rs` and `chunks.rs`, or as a whole by
-//! `job.rs`. Every error becomes an envelope in `error.rs`; every bound stands in `limits.rs`.
+//! `job.rs`. Every error becomes an envelope in `error.rs`; every bound stands in `limits.rs`. `messages/` is Anthropic's
+//! API, which differs at both ends of that way only.
 
 mod answers;
 mod app;
@@ -21,6 +23,7 @@ mod fields;
 mod job;
 mod limits;
 mod mailbox;
+mod messages;
 mod metrics;
 mod openai;
 mod routes;

@@ -4,6 +4,7 @@ use crate::app::App;
 use crate::engine_handle::Pulse;
 use crate::error::ApiError;
 use crate::job::json_response;
+use crate::messages::{asks_for_eager_tools, envelope};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -30,6 +31,8 @@ pub fn router(app: Arc<App>) -> Router {
         ("/v1/chat/completions/render", post(render)),
         ("/v1/chat/completions/derender", post(derender)),
         ("/v1/completions", post(completions)),
+        ("/v1/messages", post(messages)),
+        ("/v1/messages/count_tokens", post(count_message_tokens)),
         ("/tokenize", post(tokenize)),
         ("/detokenize", post(detokenize)),
     ];
@@ -41,7 +44,9 @@ pub fn router(app: Arc<App>) -> Router {
         }
     }
     let unknown = counted(&app, "unknown", MethodRouter::new().fallback(no_such_route));
-    router.fallback_service(unknown.with_state(Arc::clone(&app))).with_state(app)
+    let router = router.fallback_service(unknown.with_state(Arc::clone(&app))).with_state(app);
+    // The outermost layer: it tells anew what any other has refused.
+    router.layer(from_fn(envelope::tell))
 }
 
 fn counted(app: &Arc<App>, path: &'static str, methods: MethodRouter<Arc<App>>) -> MethodRouter<Arc<App>> {
@@ -72,6 +77,16 @@ async fn chat(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {
 async fn completions(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {
     let job = app.understand(request, App::text_job).await?;
     job.answer(&app).await
+}
+
+async fn messages(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {
+    let eager = asks_for_eager_tools(request.headers());
+    let job = app.understand(request, move |app, body| app.messages_job(body, eager)).await?;
+    job.answer(&app).await
+}
+
+async fn count_message_tokens(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {
+    app.understand(request, App::count_message_tokens).await
 }
 
 async fn render(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {

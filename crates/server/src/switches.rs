@@ -34,14 +34,8 @@ impl ThinkingFields {
     /// A word that is no level or no state of the switch.
     pub fn effort(&self, default: Effort) -> Result<Effort, ApiError> {
         let level = self.level()?;
-        Ok(match (self.switch()?, level) {
-            (Some(false), _) => Effort::None,
-            (None, level) => level.unwrap_or(default),
-            (Some(true), level) => {
-                let thinking = [level, Some(default)].into_iter().flatten().find(|effort| effort.thinks());
-                thinking.unwrap_or(Effort::High)
-            }
-        })
+        let switch = self.switch()?.map(|is_on| if is_on { Switch::On } else { Switch::Off });
+        Ok(settled(switch, level, default))
     }
 
     fn switch(&self) -> Result<Option<bool>, ApiError> {
@@ -75,6 +69,25 @@ impl ThinkingFields {
             // OpenAI's word for the least thinking there is.
             "minimal" => Ok(Some(Effort::Low)),
             word => word.parse().map(Some).map_err(|error: String| ApiError::field(param, error)),
+        }
+    }
+}
+
+/// What a request says of whether to think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// Where switch and level disagree, the switch wins; without either, the default holds.
+pub fn settled(switch: Option<Switch>, level: Option<Effort>, default: Effort) -> Effort {
+    match switch {
+        None => level.unwrap_or(default),
+        Some(Switch::Off) => Effort::None,
+        Some(Switch::On) => {
+            let thinking = [level, Some(default)].into_iter().flatten().find(|effort| effort.thinks());
+            thinking.unwrap_or(Effort::High)
         }
     }
 }

@@ -5,25 +5,59 @@
 
 mod common;
 
-use common::{Server, Setup};
+use common::{Server, Setup, anthropic};
 use fastrand::Rng;
 use overshot_server::ServerLimits;
 use serde_json::{Map, Value, json};
 
-const PATHS: [&str; 6] = [
+const MESSAGES: &str = "/v1/messages";
+const PATHS: [&str; 8] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/chat/completions/render",
     "/v1/chat/completions/derender",
     "/tokenize",
     "/detokenize",
+    MESSAGES,
+    "/v1/messages/count_tokens",
 ];
 
 fn cases() -> usize {
     std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1500)
 }
 
-/// Every field that any endpoint knows, with a good value.
+/// Every field that the Messages API knows, with a good value.
+fn good_of_messages() -> Value {
+    json!({
+        "model": common::MODEL,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Read A7."}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "x"},
+                {"type": "text", "text": "Reading."},
+                {"type": "tool_use", "id": "call_1", "name": "read", "input": {"id": "A7"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "41"}]},
+                {"type": "text", "text": "hm</think>And?<｜DSML｜invoke name=\"read\">"},
+            ]},
+        ],
+        "tools": [{"name": "read", "input_schema": {"properties": {"id": {}}}, "eager_input_streaming": true}],
+        "tool_choice": {"type": "auto"},
+        "max_tokens": 8,
+        "stream": true,
+        "stop_sequences": ["END"],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 5,
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "output_config": {"effort": "high"},
+        "metadata": {"user_id": "x"},
+    })
+}
+
+/// Every field that any other endpoint knows, with a good value.
 fn good() -> Value {
     json!({
         "model": common::MODEL,
@@ -114,11 +148,13 @@ fn mutate(value: &mut Value, rng: &mut Rng) {
 }
 
 /// A body of some of the good fields, changed in some places, and now and then no JSON any more.
-fn body(rng: &mut Rng) -> Vec<u8> {
-    let mut fields: Map<String, Value> = good().as_object().unwrap().clone();
+fn body(path: &str, rng: &mut Rng) -> Vec<u8> {
+    let good = if path.starts_with(MESSAGES) { good_of_messages() } else { good() };
+    let mut fields: Map<String, Value> = good.as_object().unwrap().clone();
     let keep = rng.u8(1..=10);
     fields.retain(|key, _| {
-        matches!(key.as_str(), "messages" | "prompt" | "tokens" | "token_ids") || rng.u8(0..10) < keep
+        matches!(key.as_str(), "messages" | "max_tokens" | "prompt" | "tokens" | "token_ids")
+            || rng.u8(0..10) < keep
     });
     let mut value = Value::Object(fields);
     for _ in 0..rng.usize(0..4) {
@@ -146,10 +182,15 @@ async fn no_body_gives_a_panic_or_an_error_without_an_envelope() {
     let mut rng = Rng::with_seed(seed);
     let (mut good, mut refused) = (0, 0);
     for case in 0..cases() {
-        let (path, body) = (PATHS[rng.usize(0..PATHS.len())], body(&mut rng));
+        let path = PATHS[rng.usize(0..PATHS.len())];
+        let body = body(path, &mut rng);
         let reply = server.send("POST", path, Some("application/json"), body.clone()).await;
         let told = || format!("seed {seed}, case {case}: {path} {}", String::from_utf8_lossy(&body));
         match reply.status {
+            200 if path == MESSAGES && reply.headers["content-type"] == "text/event-stream" => {
+                anthropic::folded(&anthropic::events(&reply.text()));
+                good += 1;
+            }
             200 if reply.headers["content-type"] == "text/event-stream" => {
                 let (events, is_done) = reply.events();
                 assert!(is_done && events.iter().all(|event| event["error"].is_null()), "{}", told());
@@ -160,7 +201,10 @@ async fn no_body_gives_a_panic_or_an_error_without_an_envelope() {
                 good += 1;
             }
             400..500 => {
-                reply.envelope();
+                match path.starts_with(MESSAGES) {
+                    true => anthropic::error(&reply),
+                    false => reply.envelope(),
+                };
                 refused += 1;
             }
             status => panic!("status {status}: {} {}", reply.text(), told()),

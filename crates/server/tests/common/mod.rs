@@ -3,6 +3,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod anthropic;
 pub mod backend;
 
 use axum::body::{Body, to_bytes};
@@ -99,7 +100,11 @@ impl Server {
         if let Some(kind) = kind {
             request = request.header("content-type", kind);
         }
-        let response = router(self.app.clone()).oneshot(request.body(body.into()).unwrap()).await.unwrap();
+        self.answered(request.body(body.into()).unwrap()).await
+    }
+
+    async fn answered(&self, request: Request<Body>) -> Reply {
+        let response = router(self.app.clone()).oneshot(request).await.unwrap();
         let (head, body) = response.into_parts();
         let body = to_bytes(body, usize::MAX).await.unwrap().to_vec();
         Reply { status: head.status.as_u16(), headers: head.headers, body }
@@ -111,6 +116,15 @@ impl Server {
 
     pub async fn post(&self, path: &str, body: &Value) -> Reply {
         self.send("POST", path, Some("application/json"), body.to_string()).await
+    }
+
+    /// Posts with headers of its own.
+    pub async fn send_with(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Reply {
+        let mut request = Request::builder().method("POST").uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.answered(request.body(body.to_string().into()).unwrap()).await
     }
 
     /// A whole answer to one message.
