@@ -1,65 +1,30 @@
 """Checks the server with OpenAI's own Python client, as its users meet it.
 
-    python client.py path/to/overshot
+    python openai_python.py path/to/overshot
 
-Starts two servers: one plays a script, so that every piece of an answer is known; the other runs the built-in model,
-and the session that docs/openai-python.md shows is held with it again, line by line.
+Most servers here play a script, so that every piece of an answer is known; one runs the built-in model, and the session
+that docs/openai-python.md shows is held with it again, line by line.
 """
 
 import contextlib
-import doctest
 import json
-import pathlib
-import re
-import subprocess
 import sys
-import tempfile
 import threading
 
 import openai
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[4]
-SESSION = REPOSITORY / "docs" / "openai-python.md"
+import serving
+from serving import CALLED, CALLS
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "read_meter",
-        "parameters": {
-            "type": "object",
-            "properties": {"id": {"type": "string"}, "scale": {"type": "number"}, "on": {"type": "boolean"}},
-        },
-    },
-}
+TOOL = {"type": "function", "function": {"name": "read_meter", "parameters": serving.PARAMETERS}}
 QUESTION = [{"role": "user", "content": "Hello?"}]
 
 
 @contextlib.contextmanager
-def serving(overshot, *flags):
-    """The URL of a server that runs as long as the block."""
-    command = [overshot, "serve", "--port", "0", *flags]
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    try:
-        line = server.stdout.readline().strip()
-        assert line.startswith("listening on http://"), f"no server: {line!r}"
-        yield line.removeprefix("listening on ")
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def script(*lines):
-    return "".join(json.dumps({"chunks": line}) + "\n" for line in lines)
-
-
-@contextlib.contextmanager
-def playing(overshot, lines, *flags):
+def playing(overshot, answers, *flags):
     """A client of a server that plays these answers."""
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-        file.write(script(*lines))
-        file.flush()
-        with serving(overshot, "--backend", f"scripted:{file.name}", *flags) as url:
-            yield openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
+    with serving.playing(overshot, answers, *flags) as url:
+        yield openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
 
 
 def model(client):
@@ -107,22 +72,13 @@ def check_stream(overshot):
 
 
 def check_tools(overshot):
-    call = [
-        "Let me look.",
-        "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"read_meter\">\n",
-        "<｜DSML｜parameter name=\"id\" string=\"true\">né \"q\"</｜DSML｜parameter>\n",
-        "<｜DSML｜parameter name=\"scale\" string=\"false\">0.5</｜DSML｜parameter>\n",
-        "<｜DSML｜parameter name=\"on\" string=\"false\">true</｜DSML｜parameter>\n",
-        "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"read_meter\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
-    ]
-    expected = [("read_meter", {"id": "né \"q\"", "scale": 0.5, "on": True}), ("read_meter", {})]
-    with playing(overshot, [call, call, ["Done."]]) as client:
+    with playing(overshot, [CALLS, CALLS, ["Done."]]) as client:
         name = model(client)
         answer = client.chat.completions.create(model=name, messages=QUESTION, tools=[TOOL])
         message = answer.choices[0].message
         assert message.content == "Let me look." and answer.choices[0].finish_reason == "tool_calls"
         calls = [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls]
-        assert calls == expected, calls
+        assert calls == CALLED, calls
         assert len({call.id for call in message.tool_calls}) == 2
 
         assembled, finish_reasons, content = {}, [], ""
@@ -134,7 +90,7 @@ def check_tools(overshot):
                 call = assembled.setdefault(delta.index, {"id": delta.id, "name": delta.function.name, "arguments": ""})
                 call["arguments"] += delta.function.arguments or ""
         calls = [(call["name"], json.loads(call["arguments"])) for _, call in sorted(assembled.items())]
-        assert (calls, content, finish_reasons) == (expected, "Let me look.", ["tool_calls"])
+        assert (calls, content, finish_reasons) == (CALLED, "Let me look.", ["tool_calls"])
         assert all(call["id"] for call in assembled.values())
 
         # The calls and their results go back as they came.
@@ -217,24 +173,12 @@ def metrics(client):
 
 
 def check_session(overshot):
-    """Holds the documented session again; every line of output must come as shown."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", SESSION.read_text(), re.DOTALL | re.MULTILINE)
-    assert blocks, f"{SESSION} shows no session"
-    with serving(overshot) as url:
-        text = "\n".join(blocks).replace("http://127.0.0.1:8000", url)
-        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-        session = doctest.DocTestParser().get_doctest(text, {}, SESSION.name, str(SESSION), 0)
-        outcome = doctest.DocTestRunner(optionflags=flags).run(session)
-    assert outcome.failed == 0, f"{outcome.failed} of {outcome.attempted} examples"
+    serving.hold_session(overshot, "openai-python.md")
 
 
 def main():
-    overshot = sys.argv[1]
     checks = [check_chat, check_stream, check_tools, check_choices_logprobs_stops, check_errors, check_session]
-    for check in checks:
-        check(overshot)
-        print(f"ok: {check.__name__.removeprefix('check_').replace('_', ', ')}", flush=True)
-    print(f"openai-python {openai.__version__}: {len(checks)} groups of checks passed")
+    serving.run(sys.argv[1], f"openai-python {openai.__version__}", checks)
 
 
 if __name__ == "__main__":
