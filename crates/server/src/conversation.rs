@@ -127,12 +127,37 @@ fn check_messages(messages: &[Message]) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Instructions between a user's turn and its answer have no place in the model's format, which would not begin the
+/// answer behind them: they join that turn. So do those at the end.
+fn join_late_instructions(messages: &mut [Message]) {
+    let (mut begun, mut previous) = (None, None);
+    for index in 0..=messages.len() {
+        let role = messages.get(index).map(|message| message.role);
+        match role {
+            Some(Role::System) if previous.is_some_and(|previous| previous != Role::System) => {
+                begun = Some(index);
+            }
+            Some(Role::System) => {}
+            Some(Role::Assistant) | None => {
+                let run = begun.take().map_or(&mut [][..], |begun| &mut messages[begun..index]);
+                // What these declare belongs to instructions.
+                let plain =
+                    |message: &&mut Message| message.tools.is_empty() && message.response_format.is_none();
+                run.iter_mut().filter(plain).for_each(|message| message.role = Role::User);
+            }
+            Some(_) => begun = None,
+        }
+        previous = role;
+    }
+}
+
 /// OpenAI's developer is who V4 calls system; V4's own developer asks like a user, and would be dropped with old
 /// thinking.
 fn prepare(messages: &mut [Message]) -> Result<(), ApiError> {
     for message in messages.iter_mut().filter(|message| message.role == Role::Developer) {
         message.role = Role::System;
     }
+    join_late_instructions(messages);
     let last = messages.len() - 1;
     if messages[last].role == Role::Assistant && !messages[last].wo_eos {
         let param = format!("messages[{last}].role");

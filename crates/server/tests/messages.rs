@@ -320,6 +320,35 @@ async fn thinking_and_calls_go_back_as_they_came() {
     );
 }
 
+/// Claude Code tells about its surroundings between the question and the answer.
+#[tokio::test]
+async fn instructions_before_the_answer_join_the_users_turn() {
+    let server = Server::new();
+    let turn = |role: &str, content: &str| json!({"role": role, "content": content});
+    for (asked, chat) in [
+        (
+            vec![turn("user", "Hello"), turn("system", "Here."), turn("system", "Now.")],
+            vec![turn("user", "Hello\n\nHere.\n\nNow.")],
+        ),
+        (
+            vec![turn("user", "a"), turn("system", "b"), turn("assistant", "c"), turn("system", "d")],
+            vec![turn("user", "a\n\nb"), turn("assistant", "c"), turn("user", "d")],
+        ),
+        (
+            vec![turn("user", "a"), turn("assistant", "c"), turn("system", "d"), turn("user", "e")],
+            vec![turn("user", "a"), turn("assistant", "c"), turn("system", "d"), turn("user", "e")],
+        ),
+    ] {
+        same_prompt(&server, json!({"messages": asked}), json!({"messages": chat})).await;
+        // The same holds for chat, by both of its words.
+        let developer = serde_json::to_string(&asked).unwrap().replace("system", "developer");
+        let developer: Value = serde_json::from_str(&developer).unwrap();
+        same_prompt(&server, json!({"messages": chat}), json!({"messages": developer})).await;
+    }
+    let said = json!({"messages": [turn("user", "Hello"), turn("system", "Here.")]});
+    assert_eq!(answer(&server, "", said).await["content"][0]["text"], "Hello\n\nHere.");
+}
+
 #[tokio::test]
 async fn wrong_requests_are_refused_by_the_field() {
     let server = Server::new();
