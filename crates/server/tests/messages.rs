@@ -350,6 +350,36 @@ async fn instructions_before_the_answer_join_the_users_turn() {
 }
 
 #[tokio::test]
+async fn deferred_tools_are_read_where_a_search_has_found_them() {
+    let server = Server::new();
+    let mut both = tools();
+    both.as_array_mut()
+        .unwrap()
+        .push(json!({"name": "late", "input_schema": {"type": "object"}, "defer_loading": true}));
+    let call = json!({"type": "tool_use", "id": "a", "name": "search", "input": {}});
+    let references = json!([
+        {"type": "tool_reference", "tool_name": "late"},
+        {"type": "tool_reference", "tool_name": "read_meter"},
+    ]);
+    let result = json!({"type": "tool_result", "tool_use_id": "a", "content": references});
+    let history = json!([
+        {"role": "user", "content": "Search."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]);
+    let message = answer(&server, "", json!({"tools": both, "messages": history})).await;
+    let read = r#"{"name":"late","parameters":{"type":"object"}}"#;
+    let expected = format!("<tool_result>{read}\n\nread_meter</tool_result>");
+    assert_eq!(message["content"][0]["text"], expected.as_str());
+    let count = |tools: Value| {
+        let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "a"}], "tools": tools});
+        let server = server.clone();
+        async move { server.post(COUNT, &body).await.json()["input_tokens"].as_u64().unwrap() }
+    };
+    assert_eq!(count(both).await, count(tools()).await);
+}
+
+#[tokio::test]
 async fn wrong_requests_are_refused_by_the_field() {
     let server = Server::new();
     let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});

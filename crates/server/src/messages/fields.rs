@@ -64,6 +64,7 @@ pub struct Block {
     pub name: Option<String>,
     pub input: Option<Box<RawValue>>,
     pub tool_use_id: Option<String>,
+    pub tool_name: Option<String>,
     pub content: Option<Blocks>,
 }
 

@@ -4,11 +4,16 @@
 
 use crate::error::ApiError;
 use crate::messages::fields::{Block, Blocks, TurnFields, TurnRole};
+use crate::messages::tools::DeclaredTools;
 use overshot_chat::{Content, FunctionCall, FunctionTag, Message, Part, Role, ToolCall};
 
 /// # Errors
 /// A block that the model cannot read, a call at the end whose result is missing.
-pub fn messages(system: Option<Blocks>, turns: Vec<TurnFields>) -> Result<Vec<Message>, ApiError> {
+pub fn messages(
+    system: Option<Blocks>,
+    turns: Vec<TurnFields>,
+    tools: &DeclaredTools,
+) -> Result<Vec<Message>, ApiError> {
     let mut messages = Vec::new();
     if let Some(blocks) = system.filter(|blocks| !blocks.0.is_empty()) {
         messages.push(instructions(blocks, "system")?);
@@ -21,7 +26,7 @@ pub fn messages(system: Option<Blocks>, turns: Vec<TurnFields>) -> Result<Vec<Me
         let path = format!("messages[{index}].content");
         match role {
             TurnRole::System => messages.push(instructions(content, &path)?),
-            TurnRole::User => told(content, &path, &mut messages)?,
+            TurnRole::User => told(content, &path, tools, &mut messages)?,
             TurnRole::Assistant => {
                 let message = match messages.last_mut() {
                     Some(message) if message.role == Role::Assistant => message,
@@ -42,7 +47,12 @@ fn instructions(blocks: Blocks, path: &str) -> Result<Message, ApiError> {
 }
 
 /// A user's blocks. Texts and results that follow each other are one turn of the model's format, in their order.
-fn told(blocks: Blocks, path: &str, messages: &mut Vec<Message>) -> Result<(), ApiError> {
+fn told(
+    blocks: Blocks,
+    path: &str,
+    tools: &DeclaredTools,
+    messages: &mut Vec<Message>,
+) -> Result<(), ApiError> {
     if blocks.0.is_empty() {
         messages.push(Message::user(""));
     }
@@ -52,13 +62,25 @@ fn told(blocks: Blocks, path: &str, messages: &mut Vec<Message>) -> Result<(), A
             "text" => Message::user(needed(block.text, &path, "text")?),
             "tool_result" => {
                 let id = needed(block.tool_use_id, &path, "tool_use_id")?;
-                let content = texts(block.content.unwrap_or_default(), &format!("{path}.content"))?;
+                let Blocks(found) = block.content.unwrap_or_default();
+                let found = found.into_iter().map(|block| spelled_out(block, tools)).collect();
+                let content = texts(Blocks(found), &format!("{path}.content"))?;
                 Message { content, tool_call_id: Some(id), ..Message::new(Role::Tool, "") }
             }
             kind => return Err(no_place(kind, &path, "user")),
         });
     }
     Ok(())
+}
+
+/// A tool that a search has found is told where it was found.
+fn spelled_out(block: Block, tools: &DeclaredTools) -> Block {
+    match &block.tool_name {
+        Some(name) if block.r#type == "tool_reference" => {
+            Block { r#type: "text".into(), text: Some(tools.spelled(name).to_owned()), ..Block::default() }
+        }
+        _ => block,
+    }
 }
 
 /// An assistant's blocks, added to its turn.

@@ -77,9 +77,10 @@ impl App {
         fields.refuse_unsupported()?;
         let effort = fields.effort(self.model.effort)?;
         let tool_choice = tools::choice(fields.tool_choice.as_ref())?;
-        let tools = tools::declared(fields.tools.unwrap_or_default())?;
+        let declared = tools::declared(fields.tools.unwrap_or_default())?;
         let turns = fields.messages.ok_or_else(|| ApiError::field("messages", "messages is missing"))?;
-        let messages = history::messages(fields.system, turns)?;
+        let messages = history::messages(fields.system, turns, &declared)?;
+        let tools = declared.tools;
         self.conversation(Dialogue { messages, reading: OutputReading { effort, tools, tool_choice } })
     }
 

@@ -1,4 +1,5 @@
-//! Tools as Anthropic's API declares them, to the functions of the prompt.
+//! Tools as Anthropic's API declares them, to the functions of the prompt. One whose loading is deferred is not in the
+//! prompt's list: the model reads it where a search for tools has found it.
 //!
 //! Also, whose calls are sent before they are whole. A call that is being made may prove to be none, and this API cannot
 //! take a begun block back. So a call is held until it is whole, unless the client asked for its pieces as they are made
@@ -11,7 +12,7 @@ use axum::http::HeaderMap;
 use overshot_chat::{FunctionTag, Tool, ToolChoice};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 const EAGER_BETA: &str = "fine-grained-tool-streaming";
 
@@ -23,6 +24,7 @@ pub struct ToolFields {
     input_schema: Option<Box<RawValue>>,
     strict: Option<bool>,
     eager_input_streaming: Option<bool>,
+    defer_loading: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -33,8 +35,31 @@ pub struct ToolChoiceFields {
 
 /// # Errors
 /// A tool that only Anthropic's models know, one without a name or a schema.
-pub fn declared(tools: Vec<ToolFields>) -> Result<Vec<Tool>, ApiError> {
-    tools.into_iter().enumerate().map(|(index, tool)| function(index, tool)).collect()
+pub fn declared(tools: Vec<ToolFields>) -> Result<DeclaredTools, ApiError> {
+    let mut declared = DeclaredTools::default();
+    for (index, tool) in tools.into_iter().enumerate() {
+        let deferred = tool.name.clone().filter(|_| tool.defer_loading == Some(true));
+        let tool = function(index, tool)?;
+        match deferred {
+            Some(name) => drop(declared.deferred.insert(name, tool)),
+            None => declared.tools.push(tool),
+        }
+    }
+    Ok(declared)
+}
+
+#[derive(Debug, Default)]
+pub struct DeclaredTools {
+    /// Those that the prompt lists.
+    pub tools: Vec<Tool>,
+    deferred: HashMap<String, Tool>,
+}
+
+impl DeclaredTools {
+    /// What the model reads of a tool that it is referred to: its declaration, or its name if the prompt has that.
+    pub fn spelled<'a>(&'a self, name: &'a str) -> &'a str {
+        self.deferred.get(name).map_or(name, |tool| tool.function.get())
+    }
 }
 
 fn function(index: usize, tool: ToolFields) -> Result<Tool, ApiError> {
