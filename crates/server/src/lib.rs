@@ -26,6 +26,7 @@ mod mailbox;
 mod messages;
 mod metrics;
 mod openai;
+mod page;
 mod routes;
 mod serve;
 mod stream;

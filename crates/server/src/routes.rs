@@ -5,6 +5,7 @@ use crate::engine_handle::Pulse;
 use crate::error::ApiError;
 use crate::job::json_response;
 use crate::messages::{asks_for_eager_tools, envelope};
+use crate::page::page;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -20,6 +21,8 @@ type Answer = Result<Response<Body>, ApiError>;
 /// All endpoints.
 pub fn router(app: Arc<App>) -> Router {
     let gets = [
+        ("/", get(page)),
+        ("/page/{file}", get(page)),
         ("/v1/models", get(models)),
         ("/v1/models/{*id}", get(model)),
         ("/health", get(health)),

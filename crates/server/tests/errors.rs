@@ -118,7 +118,7 @@ async fn every_path_has_an_envelope() {
     let json_kind = Some("application/json");
     let big = format!("{{\"prompt\": \"{}\"}}", "x".repeat(20_000));
     for (method, path, kind, body, status, code) in [
-        ("GET", "/", None, "", 404, "unknown_url"),
+        ("GET", "/nothing", None, "", 404, "unknown_url"),
         ("POST", "/v1/embeddings", json_kind, "{}", 404, "unknown_url"),
         ("GET", CHAT, None, "", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", None, "", 405, "method_not_allowed"),

@@ -3,9 +3,11 @@
 use super::Finding;
 use super::tree::Tree;
 
-const FOLDERS: [&str; 3] = ["fixtures/", "models/", CUBINS];
+const FOLDERS: [&str; 4] = ["fixtures/", "models/", CUBINS, PICTURES];
 /// Kernels of a few KB, beside the source that they were compiled from.
 const CUBINS: &str = "crates/gpu-model/tests/data/";
+/// What words say worse, in the documents.
+const PICTURES: &str = "docs/pictures/";
 const LIMIT_MB: usize = 45;
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -18,7 +20,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(
                 path,
                 1,
-                "a binary file: these lie in fixtures/, models/ or the cubins' folder only",
+                "a binary file: these lie in fixtures/, models/, docs/pictures/ or the cubins' folder only",
             ));
         }
     }
