@@ -4,6 +4,7 @@ use crate::body::{self, ReceivedBody};
 use crate::engine_handle::EngineHandle;
 use crate::error::ApiError;
 use crate::limits::ServerLimits;
+use crate::responses::Store;
 use axum::body::Body;
 use axum::http::Request;
 use overshot_backend::Sampling;
@@ -56,13 +57,15 @@ pub struct App {
     pub options: ServerOptions,
     /// Seconds since 1970, when the server started.
     pub created: u64,
+    pub(crate) responses: Store,
     large_bodies: Arc<Semaphore>,
 }
 
 impl App {
     pub fn new(engine: EngineHandle, model: ServedModel, options: ServerOptions) -> Arc<Self> {
         let large_bodies = Arc::new(Semaphore::new(options.limits.large_bodies));
-        Arc::new(App { engine, model, options, created: now(), large_bodies })
+        let responses = Store::new(&options.limits);
+        Arc::new(App { engine, model, options, created: now(), responses, large_bodies })
     }
 
     pub fn limits(&self) -> &ServerLimits {
@@ -83,6 +86,27 @@ impl App {
         if received.bytes.len() <= self.limits().small_body_bytes {
             return understand(self, &received.bytes);
         }
+        self.understand_elsewhere(received, understand).await
+    }
+
+    /// The same for what may ask for far more than its size tells: never on this thread.
+    ///
+    /// # Errors
+    /// As in [`App::understand`].
+    pub async fn understand_apart<T: Send + 'static>(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        understand: impl FnOnce(&App, &[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let received = body::read(request, self.limits(), &self.large_bodies).await?;
+        self.understand_elsewhere(received, understand).await
+    }
+
+    async fn understand_elsewhere<T: Send + 'static>(
+        self: &Arc<Self>,
+        received: ReceivedBody,
+        understand: impl FnOnce(&App, &[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let app = Arc::clone(self);
         let elsewhere = move || {
             let ReceivedBody { bytes, .. } = &received;

@@ -104,7 +104,9 @@ fn refuse_unsupported(fields: &ChatFields) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError> {
+/// # Errors
+/// A choice that is not known or not supported.
+pub fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError> {
     let refuse = |what: String| Err(ApiError::field("tool_choice", what));
     match value {
         None | Some(Value::Null) => Ok(ToolChoice::Auto),

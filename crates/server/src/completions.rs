@@ -5,7 +5,7 @@ use crate::body;
 use crate::choice::Choice;
 use crate::error::ApiError;
 use crate::fields::{CommonFields, check_prompt_tokens, top_logprobs};
-use crate::job::Job;
+use crate::job::{Job, Work};
 use crate::openai::{Format, OpenAi};
 use serde::Deserialize;
 
@@ -53,15 +53,15 @@ impl App {
         let prompt_tokens = prompts.iter().map(Vec::len).sum();
         check_prompt_tokens(prompt_tokens, generation.choices, self.limits())?;
         let dialect = OpenAi::new(Format::Text, common.usage_chunk(), generation.options.logprobs);
-        let mut job = Job::new(dialect, common.delivery(), prompt_tokens);
+        let mut work = Work::new(prompt_tokens);
         for ids in prompts {
             let most_new_tokens = generation.most_new_tokens(ids.len(), self.model.context)?;
             for index in 0..generation.choices {
                 let choice = Choice::text(&self.model.tokenizer, &generation.options);
-                job.push(choice, &ids, &generation, index, most_new_tokens);
+                work.push(choice, &ids, &generation, index, most_new_tokens);
             }
         }
-        Ok(job)
+        Ok(Job::of(work, dialect, common.delivery()))
     }
 
     fn prompts(&self, prompts: Prompts) -> Result<Vec<Vec<u32>>, ApiError> {

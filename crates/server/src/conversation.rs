@@ -6,7 +6,7 @@ use crate::choice::Choice;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::fields::check_prompt_tokens;
-use crate::job::{Delivery, Generation, Job};
+use crate::job::{Delivery, Generation, Job, Work};
 use overshot_chat::{
     ChatError, Content, Effort, Message, ParseOptions, Prompt, RenderOptions, Role, Tool, ToolChoice, render,
 };
@@ -69,17 +69,25 @@ impl App {
         dialect: impl Dialect + 'static,
         delivery: Delivery,
     ) -> Result<Job, ApiError> {
+        Ok(Job::of(self.work(conversation, generation)?, dialect, delivery))
+    }
+
+    /// What the engine has to compute for the answers to a conversation.
+    ///
+    /// # Errors
+    /// A prompt that is too long.
+    pub fn work(&self, conversation: &Conversation, generation: &Generation) -> Result<Work, ApiError> {
         let prompt_tokens = conversation.ids.len();
         let most_new_tokens = generation.most_new_tokens(prompt_tokens, self.model.context)?;
         check_prompt_tokens(prompt_tokens, generation.choices, self.limits())?;
-        let mut job = Job::new(dialect, delivery, prompt_tokens);
+        let mut work = Work::new(prompt_tokens);
         for index in 0..generation.choices {
             let parse =
                 ParseOptions { call_id_prefix: fresh_id("call_") + "_", ..conversation.parse.clone() };
             let choice = Choice::chat(&self.model.tokenizer, parse, &generation.options);
-            job.push(choice, &conversation.ids, generation, index, most_new_tokens);
+            work.push(choice, &conversation.ids, generation, index, most_new_tokens);
         }
-        Ok(job)
+        Ok(work)
     }
 }
 

@@ -18,6 +18,9 @@ pub trait Dialect: Send {
 
 /// Writes server-sent events into the buffer that goes to the socket.
 pub trait EventWriter: Send {
+    /// Once, before anything is computed.
+    fn announce(&mut self, _out: &mut BytesMut) {}
+
     /// Once, with the first token: the first event tells how long it took.
     fn begin(&mut self, prompt_tokens: usize, out: &mut BytesMut);
 

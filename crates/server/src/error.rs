@@ -31,6 +31,10 @@ pub enum ApiError {
     BadField { param: String, message: String },
     #[error("there is no model `{name}` here: this server has `{served}`")]
     NoSuchModel { name: String, served: String },
+    #[error("there is no response `{id}` here: it was never kept, was deleted, or had to make room")]
+    NoSuchResponse { id: String },
+    #[error("previous_response_id: there is no response `{id}` here: send the earlier items as input")]
+    NoPreviousResponse { id: String },
     #[error("{0}")]
     ContextExceeded(String),
     #[error("{0}")]
@@ -79,6 +83,10 @@ impl ApiError {
             ApiError::NotJson { .. } => (StatusCode::BAD_REQUEST, INVALID, Some("invalid_json")),
             ApiError::BadField { .. } => (StatusCode::BAD_REQUEST, INVALID, Some("invalid_value")),
             ApiError::NoSuchModel { .. } => (StatusCode::NOT_FOUND, INVALID, Some("model_not_found")),
+            ApiError::NoSuchResponse { .. } => (StatusCode::NOT_FOUND, INVALID, Some("response_not_found")),
+            ApiError::NoPreviousResponse { .. } => {
+                (StatusCode::BAD_REQUEST, INVALID, Some("previous_response_not_found"))
+            }
             ApiError::ContextExceeded(_) => {
                 (StatusCode::BAD_REQUEST, INVALID, Some("context_length_exceeded"))
             }
@@ -111,6 +119,7 @@ impl ApiError {
         match self {
             ApiError::BadField { param, .. } => Some(param),
             ApiError::NoSuchModel { .. } => Some("model"),
+            ApiError::NoPreviousResponse { .. } => Some("previous_response_id"),
             _ => None,
         }
     }

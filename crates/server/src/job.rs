@@ -5,9 +5,9 @@ use crate::app::App;
 use crate::choice::{Choice, ChoiceOptions};
 use crate::dialect::{AllCounts, Answer, Dialect};
 use crate::error::ApiError;
-use crate::stream::EventStream;
+use crate::stream::{EventStream, event_response};
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Response};
 use overshot_backend::Sampling;
 use overshot_engine::Request;
@@ -50,20 +50,22 @@ impl Generation {
     }
 }
 
-pub struct Job {
-    dialect: Box<dyn Dialect>,
-    delivery: Delivery,
+/// What the engine computes for a request.
+pub struct Work {
     /// Of all prompts, each counted once.
     prompt_tokens: usize,
     requests: Vec<Request>,
     choices: Vec<Choice>,
 }
 
-impl Job {
+impl Work {
     /// Nothing to compute yet.
-    pub fn new(dialect: impl Dialect + 'static, delivery: Delivery, prompt_tokens: usize) -> Self {
-        let (requests, choices) = (Vec::new(), Vec::new());
-        Job { dialect: Box::new(dialect), delivery, prompt_tokens, requests, choices }
+    pub fn new(prompt_tokens: usize) -> Self {
+        Work { prompt_tokens, requests: Vec::new(), choices: Vec::new() }
+    }
+
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
     }
 
     /// Adds the answer number `index` to a prompt. Answers to one prompt differ by their seeds alone.
@@ -86,25 +88,39 @@ impl Job {
         });
     }
 
+    /// Has the engine compute it. Dropping the future, or the answers, cancels everything.
+    ///
+    /// # Errors
+    /// A refusal.
+    pub async fn begin(self, app: &App) -> Result<Answers, ApiError> {
+        let ticket = app.engine.submit(self.requests).await?;
+        Ok(Answers::new(ticket, self.choices))
+    }
+}
+
+pub struct Job {
+    work: Work,
+    dialect: Box<dyn Dialect>,
+    delivery: Delivery,
+}
+
+impl Job {
+    pub fn of(work: Work, dialect: impl Dialect + 'static, delivery: Delivery) -> Self {
+        Job { work, dialect: Box::new(dialect), delivery }
+    }
+
     /// Has the engine compute it. Dropping the future, or the response's body, cancels everything.
     ///
     /// # Errors
     /// A refusal; for whole responses also a failure on the way.
     pub async fn answer(self, app: &App) -> Result<Response<Body>, ApiError> {
-        let ticket = app.engine.submit(self.requests).await?;
-        let choices = self.choices.len();
-        let answers = Answers::new(ticket, self.choices);
+        let (choices, prompt_tokens) = (self.work.choices.len(), self.work.prompt_tokens);
+        let answers = self.work.begin(app).await?;
         match self.delivery {
-            Delivery::Whole => whole(answers, choices, self.prompt_tokens, self.dialect, app).await,
+            Delivery::Whole => whole(answers, choices, prompt_tokens, self.dialect, app).await,
             Delivery::Stream => {
                 let writer = self.dialect.events(choices, app);
-                let stream = EventStream::new(answers, writer, self.prompt_tokens);
-                let mut response = Response::new(Body::new(stream));
-                let headers = response.headers_mut();
-                headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-                headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-                Ok(response)
+                Ok(event_response(EventStream::new(answers, writer, prompt_tokens)))
             }
         }
     }

@@ -5,7 +5,7 @@
 //! `conversation.rs` (fields to a prompt and a job), `engine_handle.rs` and `desk.rs` (prompt to tokens, over a `mailbox.rs`),
 //! `answers.rs` and `choice.rs` (tokens to pieces of text), and out by `stream.rs` and `chunks.rs`, or as a whole by
 //! `job.rs`. Every error becomes an envelope in `error.rs`; every bound stands in `limits.rs`. `messages/` is Anthropic's
-//! API, which differs at both ends of that way only.
+//! API and `responses/` OpenAI's newer one: they differ at both ends of that way only, though responses may be kept.
 
 mod answers;
 mod app;
@@ -27,6 +27,7 @@ mod messages;
 mod metrics;
 mod openai;
 mod page;
+mod responses;
 mod routes;
 mod serve;
 mod stream;

@@ -35,6 +35,14 @@ pub struct ServerLimits {
     /// Tokens that a reader may be behind. One who falls further behind loses the answer: the engine neither waits
     /// for readers nor keeps what they do not fetch. Without logprobs a token takes 48 bytes.
     pub unread_tokens: usize,
+    /// Responses that are kept to be fetched or continued; the one used longest ago goes first.
+    pub kept_responses: usize,
+    /// Bytes of their JSON.
+    pub kept_bytes: usize,
+    /// Responses that one may continue, its whole line of ancestors.
+    pub chained_responses: usize,
+    /// Bytes of events kept of one response in the background, for readers that join later.
+    pub background_log_bytes: usize,
     /// For connections to end once the time for running answers is over, or a second signal came.
     pub goodbye: Duration,
 }
@@ -56,6 +64,10 @@ impl Default for ServerLimits {
             top_logprobs: 20,
             submissions: 1024,
             unread_tokens: 16_384,
+            kept_responses: 4096,
+            kept_bytes: 256 << 20,
+            chained_responses: 1000,
+            background_log_bytes: 8 << 20,
             goodbye: Duration::from_secs(3),
         }
     }

@@ -6,6 +6,7 @@ use crate::error::ApiError;
 use crate::job::json_response;
 use crate::messages::{asks_for_eager_tools, envelope};
 use crate::page::page;
+use crate::responses;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -28,6 +29,7 @@ pub fn router(app: Arc<App>) -> Router {
         ("/health", get(health)),
         ("/ready", get(ready)),
         ("/metrics", get(metrics)),
+        ("/v1/responses/{id}/input_items", get(responses::input_items)),
     ];
     let posts = [
         ("/v1/chat/completions", post(chat)),
@@ -36,11 +38,16 @@ pub fn router(app: Arc<App>) -> Router {
         ("/v1/completions", post(completions)),
         ("/v1/messages", post(messages)),
         ("/v1/messages/count_tokens", post(count_message_tokens)),
+        ("/v1/responses", post(responses::create)),
+        ("/v1/responses/input_tokens", post(responses::input_tokens)),
+        ("/v1/responses/{id}/cancel", post(responses::cancel)),
         ("/tokenize", post(tokenize)),
         ("/detokenize", post(detokenize)),
     ];
+    let both = [("/v1/responses/{id}", get(responses::get).delete(responses::delete))];
     let mut router = Router::new();
-    for (routes, allowed) in [(gets.to_vec(), "GET"), (posts.to_vec(), "POST")] {
+    let lists = [(gets.to_vec(), "GET"), (posts.to_vec(), "POST"), (both.to_vec(), "GET, DELETE")];
+    for (routes, allowed) in lists {
         for (path, methods) in routes {
             let refuse = move |method: Method, uri: Uri| refuse_method(method, uri, allowed);
             router = router.route(path, counted(&app, path, methods.fallback(refuse)));

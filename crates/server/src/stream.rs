@@ -3,6 +3,8 @@
 
 use crate::answers::{Answers, Output, Progress};
 use crate::dialect::{AllCounts, EventWriter};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderValue, Response};
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame};
 use std::convert::Infallible;
@@ -23,6 +25,8 @@ pub struct EventStream {
 enum State {
     /// Nothing sent yet.
     New,
+    /// Nothing computed yet.
+    Opened,
     Going,
     Over,
 }
@@ -34,7 +38,7 @@ impl EventStream {
     }
 
     fn begin(&mut self) {
-        if matches!(self.state, State::New) {
+        if matches!(self.state, State::Opened) {
             self.writer.begin(self.prompt_tokens, &mut self.buffer);
             self.state = State::Going;
         }
@@ -64,6 +68,18 @@ impl EventStream {
     }
 }
 
+/// A response that streams events.
+pub fn event_response(
+    events: impl Body<Data = Bytes, Error = Infallible> + Send + 'static,
+) -> Response<axum::body::Body> {
+    let mut response = Response::new(axum::body::Body::new(events));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
 impl Body for EventStream {
     type Data = Bytes;
     type Error = Infallible;
@@ -75,6 +91,13 @@ impl Body for EventStream {
         let this = self.get_mut();
         if matches!(this.state, State::Over) {
             return Poll::Ready(None);
+        }
+        if matches!(this.state, State::New) {
+            this.state = State::Opened;
+            this.writer.announce(&mut this.buffer);
+            if !this.buffer.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(this.buffer.split().freeze()))));
+            }
         }
         // The role goes with the first token, so that the first chunk tells how long it took.
         let begun = this.buffer.len();

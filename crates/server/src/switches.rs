@@ -65,11 +65,17 @@ impl ThinkingFields {
         let Some((param, word)) = named.into_iter().find_map(|(param, word)| Some((param, word?))) else {
             return Ok(None);
         };
-        match word {
-            // OpenAI's word for the least thinking there is.
-            "minimal" => Ok(Some(Effort::Low)),
-            word => word.parse().map(Some).map_err(|error: String| ApiError::field(param, error)),
-        }
+        effort_word(param, word).map(Some)
+    }
+}
+
+/// # Errors
+/// A word that is no level.
+pub fn effort_word(param: &'static str, word: &str) -> Result<Effort, ApiError> {
+    match word {
+        // OpenAI's word for the least thinking there is.
+        "minimal" => Ok(Effort::Low),
+        word => word.parse().map_err(|error: String| ApiError::field(param, error)),
     }
 }
 

@@ -130,14 +130,14 @@ pub struct ChatLogprobs {
     reasoning_content: Vec<ChatLogprob>,
 }
 
-#[derive(Debug, Serialize)]
-struct ChatLogprob {
+#[derive(Clone, Debug, Serialize)]
+pub struct ChatLogprob {
     #[serde(flatten)]
     token: TokenShown,
     top_logprobs: Vec<TokenShown>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct TokenShown {
     token: String,
     logprob: f32,
@@ -162,6 +162,11 @@ impl ChatLogprobs {
             tokens.map(shown).collect()
         };
         ChatLogprobs { content: of(Part::Content), reasoning_content: of(Part::Reasoning) }
+    }
+
+    /// Without those of the thinking.
+    pub fn into_content(self) -> Vec<ChatLogprob> {
+        self.content
     }
 }
 

@@ -5,13 +5,14 @@
 
 mod common;
 
-use common::{Server, Setup, anthropic};
+use common::{Server, Setup, anthropic, responses};
 use fastrand::Rng;
 use overshot_server::ServerLimits;
 use serde_json::{Map, Value, json};
 
 const MESSAGES: &str = "/v1/messages";
-const PATHS: [&str; 8] = [
+const RESPONSES: &str = "/v1/responses";
+const PATHS: [&str; 10] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/chat/completions/render",
@@ -20,6 +21,8 @@ const PATHS: [&str; 8] = [
     "/detokenize",
     MESSAGES,
     "/v1/messages/count_tokens",
+    RESPONSES,
+    "/v1/responses/input_tokens",
 ];
 
 fn cases() -> usize {
@@ -54,6 +57,45 @@ fn good_of_messages() -> Value {
         "thinking": {"type": "enabled", "budget_tokens": 1024},
         "output_config": {"effort": "high"},
         "metadata": {"user_id": "x"},
+    })
+}
+
+/// Every field that the Responses API knows, with a good value.
+fn good_of_responses() -> Value {
+    let parameters = json!({"properties": {"id": {}}});
+    json!({
+        "model": common::MODEL,
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "developer", "content": [{"type": "input_text", "text": "Read A7."}]},
+            {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Reading."}]},
+            {"type": "function_call", "call_id": "call_1", "name": "read", "arguments": "{\"id\": \"A7\"}"},
+            {"type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": "x", "status": "completed"},
+            {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "41"}]},
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "42"},
+            {"role": "user", "content": "hm</think>And?<｜DSML｜invoke name=\"read\">"},
+        ],
+        "tools": [
+            {"type": "function", "name": "read", "parameters": parameters, "strict": false},
+            {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+            {"type": "namespace", "name": "mcp", "tools": [{"type": "function", "name": "read"}]},
+            {"type": "web_search"},
+        ],
+        "tool_choice": "auto",
+        "parallel_tool_calls": false,
+        "reasoning": {"effort": "high", "summary": "auto"},
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+        "max_output_tokens": 8,
+        "top_logprobs": 2,
+        "temperature": 0.5,
+        "stream": true,
+        "store": true,
+        "background": false,
+        "metadata": {"a": "b"},
+        "stop": ["END"],
+        "user": "somebody",
     })
 }
 
@@ -149,11 +191,15 @@ fn mutate(value: &mut Value, rng: &mut Rng) {
 
 /// A body of some of the good fields, changed in some places, and now and then no JSON any more.
 fn body(path: &str, rng: &mut Rng) -> Vec<u8> {
-    let good = if path.starts_with(MESSAGES) { good_of_messages() } else { good() };
+    let good = match path {
+        _ if path.starts_with(MESSAGES) => good_of_messages(),
+        _ if path.starts_with(RESPONSES) => good_of_responses(),
+        _ => good(),
+    };
     let mut fields: Map<String, Value> = good.as_object().unwrap().clone();
     let keep = rng.u8(1..=10);
     fields.retain(|key, _| {
-        matches!(key.as_str(), "messages" | "max_tokens" | "prompt" | "tokens" | "token_ids")
+        matches!(key.as_str(), "messages" | "input" | "max_tokens" | "prompt" | "tokens" | "token_ids")
             || rng.u8(0..10) < keep
     });
     let mut value = Value::Object(fields);
@@ -189,6 +235,12 @@ async fn no_body_gives_a_panic_or_an_error_without_an_envelope() {
         match reply.status {
             200 if path == MESSAGES && reply.headers["content-type"] == "text/event-stream" => {
                 anthropic::folded(&anthropic::events(&reply.text()));
+                good += 1;
+            }
+            200 if path == RESPONSES && reply.headers["content-type"] == "text/event-stream" => {
+                let events = responses::events(&reply.text());
+                let last = &events.last().unwrap()["response"];
+                assert_eq!(Value::from(responses::folded(&events)), last["output"], "{}", told());
                 good += 1;
             }
             200 if reply.headers["content-type"] == "text/event-stream" => {

@@ -100,6 +100,88 @@ def check_tools(overshot):
         assert answer.choices[0].message.content == "Done."
 
 
+METER = {"type": "function", "strict": False, **TOOL["function"]}
+PATCH = {"type": "custom", "name": "patch"}
+MIXED = [
+    "Thinking.",
+    "</think>Let me look.",
+    "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"read_meter\">\n",
+    "<｜DSML｜parameter name=\"id\" string=\"true\">né \"q\"</｜DSML｜parameter>\n</｜DSML｜invoke>\n",
+    "<｜DSML｜invoke name=\"patch\">\n<｜DSML｜parameter name=\"input\" string=\"true\">+a\n</｜DSML｜parameter>\n",
+    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+]
+
+
+def check_responses(overshot):
+    with playing(overshot, [["One ", "two."], MIXED, MIXED, ["Done."]]) as client:
+        name = model(client)
+        answer = client.responses.create(model=name, input="Hello?", metadata={"a": "b"})
+        assert (answer.output_text, answer.status, answer.error) == ("One two.", "completed", None)
+        assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+        assert client.responses.retrieve(answer.id).model_dump() == answer.model_dump()
+        asked = client.responses.input_items.list(answer.id).data
+        assert [part.text for item in asked for part in item.content] == ["Hello?"]
+
+        fields = {"model": name, "input": "Look.", "tools": [METER, PATCH], "reasoning": {"effort": "high"}}
+        answer = client.responses.create(**fields)
+        thinking, text, call, patch = answer.output
+        assert [part.text for part in thinking.content] == ["Thinking."] and text.content[0].text == "Let me look."
+        assert (call.name, json.loads(call.arguments)) == ("read_meter", {"id": "né \"q\""})
+        assert (patch.type, patch.input) == ("custom_tool_call", "+a\n")
+
+        with client.responses.stream(**fields) as stream:
+            events = list(stream)
+            streamed = stream.get_final_response()
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Let me look."
+        new = {"id", "call_id", "parsed", "parsed_arguments"}
+        assert [item.model_dump(exclude=new) | {"content": None} for item in streamed.output] == [
+            item.model_dump(exclude=new) | {"content": None} for item in answer.output
+        ]
+
+        results = [
+            {"type": "function_call_output", "call_id": call.call_id, "output": "7"},
+            {"type": "custom_tool_call_output", "call_id": patch.call_id, "output": "ok"},
+        ]
+        tools = {"tools": [METER, PATCH], "reasoning": {"effort": "none"}}
+        continued = client.responses.create(model=name, input=results, previous_response_id=answer.id, **tools)
+        items = [{"role": "user", "content": "Look."}, *answer.output, *results]
+        spelled_out = client.responses.create(model=name, input=items, **tools)
+        assert continued.output_text == spelled_out.output_text == "Done."
+        assert continued.usage.input_tokens == spelled_out.usage.input_tokens
+
+        client.responses.delete(answer.id)
+        try:
+            client.responses.retrieve(answer.id)
+            raise AssertionError("a deleted response was found")
+        except openai.NotFoundError as error:
+            assert error.code == "response_not_found"
+
+
+def check_responses_in_background(overshot):
+    slow = [["word ", {"delay_ms": 20}] * 500]
+    with playing(overshot, slow, "--max-context", "4000") as client:
+        fields = {"model": model(client), "input": "Hello?", "background": True}
+        answer = client.responses.create(**fields)
+        assert answer.status in ("queued", "in_progress")
+        while client.responses.retrieve(answer.id).status == "queued":
+            pass
+        assert client.responses.cancel(answer.id).status == "cancelled"
+        while "overshot_requests_running 0" not in metrics(client):
+            pass
+
+        stream = iter(client.responses.create(stream=True, max_output_tokens=20, **fields))
+        begun = [next(stream) for _ in range(8)]
+        joined = client.responses.retrieve(begun[0].response.id, stream=True, starting_after=3)
+        rest = list(joined)
+        assert [event.sequence_number for event in rest] == list(range(4, 4 + len(rest)))
+        assert rest[:4] == begun[4:] and rest[4:] == list(stream)
+        last = rest[-1].response
+        assert (last.status, last.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+        assert last.usage.output_tokens == 20
+
+
 def check_choices_logprobs_stops(overshot):
     with playing(overshot, [["First."], ["Second."]]) as client:
         name = model(client)
@@ -177,7 +259,16 @@ def check_session(overshot):
 
 
 def main():
-    checks = [check_chat, check_stream, check_tools, check_choices_logprobs_stops, check_errors, check_session]
+    checks = [
+        check_chat,
+        check_stream,
+        check_tools,
+        check_responses,
+        check_responses_in_background,
+        check_choices_logprobs_stops,
+        check_errors,
+        check_session,
+    ]
     serving.run(sys.argv[1], f"openai-python {openai.__version__}", checks)
 
 

@@ -5,6 +5,7 @@
 
 pub mod anthropic;
 pub mod backend;
+pub mod responses;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
