@@ -1,14 +1,12 @@
 //! A forward pass: embed, layers, head.
 
-use crate::collective::PeerGone;
 use crate::layer::{self, LayerPlace};
 use crate::min_parallel_rows;
 use crate::norm::rms_norm;
 use crate::step::Step;
-use overshot_backend::{Row, Wanted};
+use overshot_backend::PeerGone;
 use overshot_model::{STREAMS, Spec, Weights};
 use rayon::prelude::*;
-use std::ops::Range;
 
 /// The logits that the rows want, `[positions, vocab]`, row after row. Several ranks give them to rank 0 alone: the
 /// others have none.
@@ -68,16 +66,6 @@ fn embed_across(step: &mut Step, weights: &Weights) -> Result<Vec<f32>, PeerGone
     step.all_reduce(embedded)
 }
 
-/// Positions (counted from the row's first token) whose logits a row wants.
-pub fn wanted_positions(row: &Row) -> Range<usize> {
-    let end = row.tokens.len();
-    match row.wanted {
-        Wanted::Nothing => end..end,
-        Wanted::Token { .. } | Wanted::LastLogits => end - 1..end,
-        Wanted::AllLogits => 0..end,
-    }
-}
-
 /// Collapses the streams of the wanted positions and applies the head.
 fn head(step: &mut Step, weights: &Weights, streams: &[f32]) -> Result<Vec<f32>, PeerGone> {
     let (isa, spec) = (step.isa, step.spec);
@@ -85,7 +73,7 @@ fn head(step: &mut Step, weights: &Weights, streams: &[f32]) -> Result<Vec<f32>,
     let mut picked: Vec<f32> = Vec::new();
     let mut first = 0;
     for row in step.rows {
-        let wanted = wanted_positions(row);
+        let wanted = row.wanted_positions();
         picked.extend_from_slice(&streams[(first + wanted.start) * width..(first + wanted.end) * width]);
         first += row.tokens.len();
     }

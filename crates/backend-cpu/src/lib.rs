@@ -8,7 +8,6 @@
 
 mod buffers;
 mod capture;
-mod collective;
 #[cfg(test)]
 mod fixture;
 mod forward;
@@ -21,19 +20,19 @@ mod pools;
 mod rank;
 pub mod roofline;
 mod rope;
-mod shard;
 mod simd;
 mod step;
 
 pub use capture::Capture;
 pub use isa::Isa;
 
-use collective::Member;
-use overshot_backend::{Backend, BackendError, Numerics, Ranks, RanksInfo, StepMasks, StepPlan, StepResult};
+use overshot_backend::{
+    Backend, BackendError, Member, Numerics, Ranks, RanksInfo, Shard, ShardError, StepMasks, StepPlan,
+    StepResult,
+};
 use overshot_kv::PoolCapacity;
 use overshot_model::{Model, Spec};
 use rank::{CaptureSlot, CpuRank};
-use shard::Shard;
 use std::sync::Arc;
 
 /// How a [`CpuBackend`] runs.
@@ -74,12 +73,8 @@ pub enum CpuError {
         *.bytes as f64 / 1e9
     )]
     Memory { bytes: usize },
-    #[error("--tp {ranks}: there can be 1, 2 or 4 ranks")]
-    RankCount { ranks: usize },
-    #[error(
-        "--tp {ranks}: {ranks} ranks cannot share this model's {count} {what} evenly, use --tp {possible}"
-    )]
-    NotDivisible { ranks: usize, what: &'static str, count: usize, possible: usize },
+    #[error(transparent)]
+    Shard(#[from] ShardError),
 }
 
 impl CpuBackend {

@@ -2,17 +2,13 @@
 
 use crate::buffers::Buffers;
 use crate::capture::Capture;
-use crate::collective::{Member, PeerGone};
-use crate::forward::{forward, places, wanted_positions};
+use crate::forward::{forward, places};
 use crate::layer::LayerPlace;
 use crate::pools::Pools;
-use crate::shard::Shard;
 use crate::step::{Rope, Step};
-use crate::{CpuError, CpuOptions, rope};
-use overshot_backend::{
-    Choice, Rank, Row, RowFailure, RowResult, Sampler, StepMasks, StepPlan, TokenMask, Wanted,
-};
-use overshot_model::Model;
+use crate::{CpuError, CpuOptions};
+use overshot_backend::{Member, PeerGone, Rank, RowResult, Sampler, Shard, StepMasks, StepPlan, draw_rows};
+use overshot_model::{Model, RopeFrequencies};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a rank leaves intermediate values, while someone asks for them.
@@ -60,8 +56,8 @@ impl CpuRank {
         let spec = &model.spec;
         Ok(CpuRank {
             rope: Rope {
-                window: rope::Frequencies::window(spec),
-                compressed: rope::Frequencies::compressed(spec),
+                window: RopeFrequencies::window(spec),
+                compressed: RopeFrequencies::compressed(spec),
             },
             pools: Pools::new(spec, options.numerics, options.capacity)?,
             places: places(spec),
@@ -79,44 +75,6 @@ impl CpuRank {
             model,
         })
     }
-
-    fn result_of(&mut self, row: &Row, logits: &[f32], mask: Option<&TokenMask>) -> RowResult {
-        let before = row.placeholder.map(|named| self.drawn.get(named).copied().flatten());
-        if before == Some(None) {
-            return RowResult { failure: Some(RowFailure::NoPlaceholderToken), ..RowResult::default() };
-        }
-        match &row.wanted {
-            Wanted::Nothing => RowResult::default(),
-            Wanted::LastLogits | Wanted::AllLogits => {
-                RowResult { logits: logits.to_vec(), ..RowResult::default() }
-            }
-            Wanted::Token { sampling, seen, choice } => {
-                let position = row.start + row.tokens.len();
-                let counted = before.flatten().filter(|_| sampling.has_penalties());
-                let counted = counted.map(|token| with_one_more(seen, token));
-                let seen = counted.as_deref().unwrap_or(seen);
-                let nothing = TokenMask::default();
-                let allowed = match choice {
-                    Choice::Free => None,
-                    Choice::Masked => Some(mask.unwrap_or(&nothing)),
-                };
-                match self.sampler.sample_among(logits, sampling, seen, position, allowed) {
-                    Ok(sampled) => RowResult { tokens: vec![sampled], ..RowResult::default() },
-                    Err(error) => RowResult { failure: Some(error.into()), ..RowResult::default() },
-                }
-            }
-        }
-    }
-}
-
-/// Seen tokens with their times in the output, and one of them once more.
-fn with_one_more(seen: &[(u32, u32)], token: u32) -> Vec<(u32, u32)> {
-    let mut seen = seen.to_vec();
-    match seen.iter_mut().find(|(other, _)| *other == token) {
-        Some((_, times)) => *times += 1,
-        None => seen.push((token, 1)),
-    }
-    seen
 }
 
 impl Rank for CpuRank {
@@ -147,15 +105,8 @@ impl Rank for CpuRank {
 
     fn draw(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, PeerGone> {
         let logits = std::mem::take(&mut self.logits);
-        let mut rest = logits.as_slice();
-        let mut results = Vec::with_capacity(plan.rows.len());
-        for (index, row) in plan.rows.iter().enumerate() {
-            let wanted = wanted_positions(row).len() * self.model.spec.vocab_size;
-            let (logits, others) = rest.split_at(wanted);
-            rest = others;
-            let mask = masks.rows.iter().find(|(row, _)| *row == index).map(|(_, mask)| mask);
-            results.push(self.result_of(row, logits, mask));
-        }
+        let vocab = self.model.spec.vocab_size;
+        let results = draw_rows(&mut self.sampler, plan, masks, &self.drawn, &logits, vocab);
         self.buffers.give([logits]);
         let drawn = results.iter().map(|row| row.tokens.first().map(|sampled| sampled.token)).collect();
         self.drawn = match &self.member {
@@ -186,7 +137,7 @@ mod tests {
 
     use super::*;
     use crate::{CpuBackend, Isa};
-    use overshot_backend::{Backend, Numerics, Ranks, RanksInfo};
+    use overshot_backend::{Backend, Numerics, Ranks, RanksInfo, Row, Wanted};
     use overshot_kv::{Kv, PoolCapacity};
 
     #[derive(Clone, Copy, Debug)]

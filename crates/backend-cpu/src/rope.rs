@@ -1,63 +1,25 @@
 //! Rotation of the last 64 dimensions of a head by the position.
 
-use overshot_model::{ROPE_DIMS, Spec};
+use overshot_model::{ROPE_DIMS, ROPE_PAIRS, RopeFrequencies};
 
-const PAIRS: usize = ROPE_DIMS / 2;
-
-/// Frequencies of one kind of layer: ratio-0 layers have their own base; compressed layers another, with YaRN.
+/// Cosines and sines of one position.
 #[derive(Clone, Debug)]
-pub struct Frequencies([f32; PAIRS]);
+pub struct Rotation {
+    cos: [f32; ROPE_PAIRS],
+    sin: [f32; ROPE_PAIRS],
+}
 
-impl Frequencies {
-    pub fn window(spec: &Spec) -> Self {
-        Frequencies(base_frequencies(spec.rope_theta))
-    }
-
-    pub fn compressed(spec: &Spec) -> Self {
-        let mut frequencies = base_frequencies(spec.compress_rope_theta);
-        let yarn = spec.yarn;
-        let dimension = |rotations: f32| {
-            let wavelengths =
-                yarn.original_max_positions as f64 / (2.0 * std::f64::consts::PI * f64::from(rotations));
-            ROPE_DIMS as f64 * wavelengths.ln() / (2.0 * f64::from(spec.compress_rope_theta).ln())
-        };
-        let low = dimension(yarn.beta_fast).floor().max(0.0) as f32;
-        let mut high = dimension(yarn.beta_slow).ceil().min((ROPE_DIMS - 1) as f64) as f32;
-        if low == high {
-            high += 0.001;
-        }
-        for (i, frequency) in frequencies.iter_mut().enumerate() {
-            let stretched = ((i as f32 - low) / (high - low)).clamp(0.0, 1.0);
-            *frequency = *frequency / yarn.factor * stretched + *frequency * (1.0 - stretched);
-        }
-        Frequencies(frequencies)
-    }
-
+impl Rotation {
     /// The rotation of one position. The angle is a float32 product, as in training: at a million tokens an exact
     /// product would be a visibly different angle.
-    pub fn at(&self, position: usize) -> Rotation {
-        let angle = |i: usize| position as f32 * self.0[i];
+    pub fn at(frequencies: &RopeFrequencies, position: usize) -> Self {
+        let angle = |i: usize| position as f32 * frequencies.0[i];
         Rotation {
             cos: std::array::from_fn(|i| angle(i).cos()),
             sin: std::array::from_fn(|i| angle(i).sin()),
         }
     }
-}
 
-/// `theta^(2i/64)` is rounded to float32 before the division: rounding once at the end is off by up to two units in
-/// the last place, which at a million tokens is 0.01 in the cosine.
-fn base_frequencies(theta: f32) -> [f32; PAIRS] {
-    std::array::from_fn(|i| 1.0 / (f64::from(theta).powf(2.0 * i as f64 / ROPE_DIMS as f64) as f32))
-}
-
-/// Cosines and sines of one position.
-#[derive(Clone, Debug)]
-pub struct Rotation {
-    cos: [f32; PAIRS],
-    sin: [f32; PAIRS],
-}
-
-impl Rotation {
     /// Rotates the last 64 numbers of `head`, pairs of neighbours.
     pub fn apply(&self, head: &mut [f32]) {
         self.rotate(head, 1.0);
@@ -88,21 +50,23 @@ mod tests {
     fn frequencies_equal_the_fixture_bit_for_bit_and_rotations_agree() {
         let units = Units::read();
         let spec = flash_like_spec();
-        let kinds =
-            [("rope.main", Frequencies::window(&spec)), ("rope.compress", Frequencies::compressed(&spec))];
+        let kinds = [
+            ("rope.main", RopeFrequencies::window(&spec)),
+            ("rope.compress", RopeFrequencies::compressed(&spec)),
+        ];
         for (name, frequencies) in kinds {
             assert_eq!(frequencies.0.as_slice(), units.f32(&format!("{name}.inv_freq")), "{name}");
             let (x, y) = (units.f32(&format!("{name}.x")), units.f32(&format!("{name}.y")));
             let (cos, sin) = (units.f32(&format!("{name}.cos")), units.f32(&format!("{name}.sin")));
             for (i, position) in units.i32("rope.positions").into_iter().enumerate() {
-                let rotation = frequencies.at(position as usize);
-                for pair in 0..PAIRS {
+                let rotation = Rotation::at(&frequencies, position as usize);
+                for pair in 0..ROPE_PAIRS {
                     assert!(
-                        (rotation.cos[pair] - cos[i * PAIRS + pair]).abs() <= 1e-6,
+                        (rotation.cos[pair] - cos[i * ROPE_PAIRS + pair]).abs() <= 1e-6,
                         "{name} at {position}"
                     );
                     assert!(
-                        (rotation.sin[pair] - sin[i * PAIRS + pair]).abs() <= 1e-6,
+                        (rotation.sin[pair] - sin[i * ROPE_PAIRS + pair]).abs() <= 1e-6,
                         "{name} at {position}"
                     );
                 }

@@ -2,22 +2,20 @@
 
 use crate::buffers::Buffers;
 use crate::capture::Capture;
-use crate::collective::{Member, PeerGone};
 use crate::matmul::{self, Input, Job, Output, Rows};
 use crate::pools::Pools;
-use crate::rope::{Frequencies, Rotation};
-use crate::shard::Shard;
+use crate::rope::Rotation;
 use crate::{Isa, min_parallel_rows};
-use overshot_backend::{Activations, Numerics, Row};
+use overshot_backend::{Activations, Member, Numerics, PeerGone, Row, Shard};
 use overshot_kv::PageTable;
-use overshot_model::{Format, LayerKind, Matrix, Spec};
+use overshot_model::{Format, LayerKind, Matrix, RopeFrequencies, Spec};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Frequencies of both kinds of layer.
+/// RopeFrequencies of both kinds of layer.
 pub struct Rope {
-    pub window: Frequencies,
-    pub compressed: Frequencies,
+    pub window: RopeFrequencies,
+    pub compressed: RopeFrequencies,
 }
 
 /// One token of a step.
@@ -61,7 +59,7 @@ pub struct StepConstants<'a> {
     pub isa: Isa,
     pub rms_eps: f32,
     /// Of compressed layers.
-    pub frequencies: &'a Frequencies,
+    pub frequencies: &'a RopeFrequencies,
     pub rows: &'a [Row],
 }
 
@@ -88,8 +86,8 @@ impl<'a> Step<'a> {
                 id,
                 position,
                 row,
-                window_rotation: rope.window.at(position),
-                compressed_rotation: rope.compressed.at(position),
+                window_rotation: Rotation::at(&rope.window, position),
+                compressed_rotation: Rotation::at(&rope.compressed, position),
             })
             .collect()
     }

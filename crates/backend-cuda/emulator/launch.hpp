@@ -59,7 +59,10 @@ inline Runtime& runtime_of_this_thread() {
 inline void poison_shared(Runtime& r) {
     Runtime* const own = runtime;
     Fiber* const fiber = current;
-    memset(r.shared_base, POISON, r.shared_bytes);
+    unsigned char* const end = r.shared_base + r.shared_bytes;
+    memset(r.shared_base, POISON, memory - r.shared_base);
+    memset(memory, POISON, r.launch.shared_bytes + SHARED_GUARD_BYTES);
+    memset(memory + sizeof memory, POISON, end - memory - sizeof memory);
     runtime = own;
     current = fiber;
 }

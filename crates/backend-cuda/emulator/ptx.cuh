@@ -61,12 +61,18 @@ inline u8 e4m3_of(float x) {
     const double fraction = frexp(r, &exponent);
     return sign | u8((exponent + 6) << 3 | int(fraction * 16 - 8));
 }
+// Exact: an E4M3 number's bits, where f16's are, are 2^-8 of it; f16 has subnormals enough.
 inline u16 f16_of_e4m3(u8 v) {
-    const u16 sign = u16((v & 0x80) << 8);
-    if ((v & 0x7f) == 0x7f) return sign | 0x7fff;
-    const u32 exponent = v >> 3 & 15, fraction = v & 7;
-    if (exponent) return sign | u16((exponent + 8) << 10 | fraction << 7);
-    return sign | f16_of(float(fraction) * 0x1p-9f);
+    static const struct Table {
+        u16 of[256];
+        Table() {
+            for (int v = 0; v < 256; v++) {
+                const u16 bits = u16((v & 0x80) << 8 | (v & 0x7f) << 7);
+                of[v] = (v & 0x7f) == 0x7f ? u16(bits | 0x7fff) : f16_of(number_of_f16(bits) * 256.f);
+            }
+        }
+    } table;
+    return table.of[v];
 }
 
 struct Matrices { u32* r; u32 address; bool transposed; };

@@ -3,9 +3,10 @@
 //! ([`selftest`], `gpu-check`). [`gpu`] is a device as all of that sees it: a real one, or with feature `emulator` one that
 //! runs the kernels' own sources on the host.
 //!
-//! Nothing is needed to build it, and without a driver or a GPU every entry says so in an error. What is not here yet:
-//! the other kernels of a layer, and the `Backend` itself.
+//! Nothing is needed to build it, and without a driver or a GPU every entry says so in an error. [`backend`] is the model
+//! behind the trait `Backend`, in plain first kernels; the decode attention above is not part of it yet.
 
+pub mod backend;
 pub mod cubins;
 pub mod cuda;
 pub mod decode;

@@ -1,9 +1,13 @@
 //! What each shipped kernel may use, read out of its cubin without a GPU: a change of registers, spills, shared memory or
-//! blocks per multiprocessor is a change of speed and must be made on purpose, here.
+//! blocks per multiprocessor is a change of speed and must be made on purpose, here. The plain first versions of the other
+//! kernels must compile for both architectures and spill nothing.
 //!
 //! Needs NVRTC (pip package nvidia-cuda-nvrtc, 109 MB; OVERSHOT_NVRTC names the library). Without it nothing is checked,
 //! and the test says so.
+#![allow(clippy::unwrap_used)]
 
+use overshot_backend_cuda::backend;
+use overshot_backend_cuda::cubins::Source;
 use overshot_backend_cuda::cuda::Compiler;
 use overshot_backend_cuda::decode::Variant;
 use overshot_gpu_model::{Architecture, Cubin, Launch};
@@ -34,26 +38,32 @@ const fn gate(sm: u32, variant: &'static str, registers: u32, spilled: u32, bloc
     }
 }
 
-#[test]
-fn shipped_kernels_use_what_the_table_says() {
-    let compiler = match Compiler::open() {
-        Ok(compiler) => compiler,
+fn compiler() -> Option<Compiler> {
+    match Compiler::open() {
+        Ok(compiler) => Some(compiler),
         Err(error) => {
             eprintln!("SKIPPED: kernel resources were not checked ({error})");
-            return;
+            None
         }
-    };
+    }
+}
+
+fn compile(compiler: &Compiler, source: &Source, sm: u32) -> Cubin {
+    let options = source.options();
+    let compiled =
+        compiler.compile(&source.name, source.text, source.headers, &format!("sm_{sm}a"), &options).unwrap();
+    Cubin::read(&compiled.cubin).unwrap()
+}
+
+#[test]
+fn shipped_kernels_use_what_the_table_says() {
+    let Some(compiler) = compiler() else { return };
     for gate in &GATES {
         let variant = Variant::shipped(gate.sm)
             .into_iter()
             .find(|variant| variant.name == gate.variant)
             .unwrap_or_else(|| panic!("{} does not ship for sm_{}", gate.variant, gate.sm));
-        let source = variant.source();
-        let architecture = format!("sm_{}a", gate.sm);
-        let compiled = compiler
-            .compile(&source.name, source.text, source.headers, &architecture, &source.options())
-            .unwrap();
-        let cubin = Cubin::read(&compiled.cubin).unwrap();
+        let cubin = compile(&compiler, &variant.source(), gate.sm);
         let kernel = cubin.kernels.iter().find(|kernel| kernel.name == "decode").unwrap();
         let launch = Launch {
             warps_per_cta: variant.threads / 32,
@@ -62,10 +72,25 @@ fn shipped_kernels_use_what_the_table_says() {
             named_barriers_per_cta: kernel.named_barriers,
         };
         let blocks = launch.ctas_per_sm(&Architecture::of_sm(gate.sm).unwrap()).unwrap();
-        let what = format!("{} for {architecture}: {kernel:?}", gate.variant);
+        let what = format!("{} for sm_{}: {kernel:?}", gate.variant, gate.sm);
         assert!(kernel.registers_per_thread <= gate.registers_at_most, "registers of {what}");
         assert!(kernel.spill_instructions <= gate.spilled_at_most, "spills of {what}");
         assert_eq!(blocks, gate.blocks_per_multiprocessor, "blocks per multiprocessor of {what}");
     }
     assert_eq!(GATES.len(), 2 * Variant::shipped(90).len(), "every shipped variant has a line");
+}
+
+#[test]
+fn kernels_of_a_step_compile_for_both_architectures_and_spill_nothing() {
+    let Some(compiler) = compiler() else { return };
+    for source in backend::sources() {
+        for sm in [90, 120] {
+            let cubin = compile(&compiler, &source, sm);
+            assert!(!cubin.kernels.is_empty(), "{}", source.name);
+            for kernel in &cubin.kernels {
+                assert_eq!(kernel.spill_instructions, 0, "{} for sm_{sm}: {kernel:?}", source.name);
+                assert!(kernel.static_shared_bytes <= 48 << 10, "{} for sm_{sm}: {kernel:?}", source.name);
+            }
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! [`StepPlan`]s; the backend executes them in order and answers with [`StepResult`]s. It never sees a request.
 
 mod check;
+mod draw;
 mod fake;
 #[cfg(feature = "fault-injection")]
 mod faults;
@@ -12,13 +13,14 @@ mod ranks;
 mod sample;
 mod scripted;
 
+pub use draw::draw_rows;
 pub use fake::{FakeDevice, Latency};
 #[cfg(feature = "fault-injection")]
 pub use faults::{FaultError, Faults, FaultyBackend};
 pub use mask::TokenMask;
 pub use numerics::{Activations, IndexKeyFormat, KvFormat, Numerics};
 pub use plan::{Choice, Row, RowFailure, RowResult, StepMasks, StepPlan, StepResult, Wanted};
-pub use ranks::{PLANS_UNDER_WAY, Rank, Ranks, RanksInfo};
+pub use ranks::{Member, PLANS_UNDER_WAY, PeerGone, Rank, Ranks, RanksInfo, Shard, ShardError};
 pub use sample::{Sampled, Sampler, Sampling, SamplingError, argmax, log_sum_exp};
 pub use scripted::{Script, ScriptError, ScriptStep, ScriptedBackend};
 

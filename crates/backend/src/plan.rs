@@ -2,6 +2,7 @@
 
 use crate::{Sampled, Sampling, SamplingError, TokenMask};
 use overshot_kv::{PageOp, PageTable};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,16 @@ pub struct Row {
 impl Row {
     pub fn draws(&self) -> bool {
         matches!(self.wanted, Wanted::Token { .. })
+    }
+
+    /// Positions, counted from the row's first token, whose logits it takes to give what is wanted.
+    pub fn wanted_positions(&self) -> Range<usize> {
+        let end = self.tokens.len();
+        match self.wanted {
+            Wanted::Nothing => end..end,
+            Wanted::Token { .. } | Wanted::LastLogits => end - 1..end,
+            Wanted::AllLogits => 0..end,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::failure::bad_input;
 use crate::model_source::ModelSource;
 use crate::scripted::read_scripts;
 use anyhow::Context;
-use overshot_backend::{Backend, ScriptedBackend};
+use overshot_backend::{Backend, ScriptedBackend, ShardError};
 use overshot_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use overshot_kv::PoolCapacity;
 use overshot_model::Model;
@@ -32,7 +32,9 @@ pub fn start_backend(
             };
             match CpuBackend::new(model, options) {
                 Ok(backend) => Box::new(backend),
-                Err(error @ CpuError::NotDivisible { .. }) => return Err(bad_input(error.to_string())),
+                Err(error @ CpuError::Shard(ShardError::NotDivisible { .. })) => {
+                    return Err(bad_input(error.to_string()));
+                }
                 Err(error) => return Err(error).context("the CPU backend cannot start"),
             }
         }

@@ -1,11 +1,11 @@
 //! Multi-query attention over one latent per token: the window, and the compressed entries that a query may see.
 
 use super::{LayerPlace, compressor, indexer};
-use crate::collective::PeerGone;
 use crate::matmul::{self, Input, Job, Output, Rows};
 use crate::norm::{inverse_rms, rms_norm, rms_norm_rows};
 use crate::simd::{Dots, Softmax, WeightedSum};
 use crate::step::{Step, Token};
+use overshot_backend::PeerGone;
 use overshot_kv::{Pool, TOKENS_PER_PAGE};
 use overshot_model::{Attention, HEAD_DIM, LayerKind, Matrix, WINDOW};
 use rayon::prelude::*;

@@ -6,6 +6,7 @@
 use super::LayerPlace;
 use crate::norm::rms_norm;
 use crate::pools::{CompressorRows, Pools, RowsOf};
+use crate::rope::Rotation;
 use crate::simd::PoolRows;
 use crate::step::{Step, StepConstants};
 use overshot_backend::Row;
@@ -82,7 +83,7 @@ impl Advance<'_> {
                 };
                 fixed.isa.run(PoolRows { rows: &rows, out: &mut entry });
                 rms_norm(fixed.isa, &mut entry, &self.compressor.norm, fixed.rms_eps);
-                fixed.frequencies.at(first).apply(&mut entry);
+                Rotation::at(fixed.frequencies, first).apply(&mut entry);
                 emit(index, &entry);
             }
         }

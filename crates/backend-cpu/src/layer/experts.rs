@@ -1,11 +1,11 @@
 //! The feed-forward half: a router picks a few experts per token; a shared one always runs.
 
 use super::LayerPlace;
-use crate::collective::PeerGone;
 use crate::matmul::{self, Job, Output, Rows};
 use crate::min_parallel_rows;
 use crate::simd::GatedActivation;
 use crate::step::Step;
+use overshot_backend::PeerGone;
 use overshot_model::{Expert, FeedForward, Routing, Spec};
 use rayon::prelude::*;
 

@@ -2,11 +2,11 @@
 
 use super::LayerPlace;
 use super::compressor::{Advance, entry_address};
-use crate::collective::{Member, PeerGone};
 use crate::min_parallel_rows;
 use crate::pools::{Pools, RowsOf};
 use crate::simd::Dots;
 use crate::step::Step;
+use overshot_backend::{Member, PeerGone};
 use overshot_kv::Pool;
 use overshot_model::{INDEX_DIM, Indexer, LayerKind, Matrix};
 use rayon::prelude::*;

@@ -8,8 +8,8 @@ mod streams;
 
 pub use streams::collapse_for_head;
 
-use crate::collective::PeerGone;
 use crate::step::Step;
+use overshot_backend::PeerGone;
 use overshot_model::{Layer, LayerSpec};
 
 /// Where a layer stands: in the model, and among the layers of its kind (which addresses the pools).

@@ -9,8 +9,13 @@
 //! reason behind and goes; whoever waits for it hears of that, the host included. What a rank needs from its peers in
 //! the middle of a step is its own business, and a [`Rank`] that is dropped must release the peers that wait for it.
 
+mod collective;
+mod shard;
 mod turn;
 mod worker;
+
+pub use collective::{Member, PeerGone};
+pub use shard::{Shard, ShardError};
 
 #[cfg(test)]
 mod tests;

@@ -2,14 +2,23 @@
 //! projection by groups of heads, routed experts by id, embedding and head by vocabulary. All the rest is the same on
 //! every rank, caches included.
 
-use crate::CpuError;
-use overshot_backend::{Activations, Numerics};
+use crate::{Activations, Numerics};
 use overshot_model::Spec;
 use overshot_model::quant::ACTIVATION_BLOCK;
 use std::ops::Range;
 
 /// Numbers of ranks that can be had.
 const RANKS: [usize; 3] = [1, 2, 4];
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShardError {
+    #[error("--tp {ranks}: there can be 1, 2 or 4 ranks")]
+    RankCount { ranks: usize },
+    #[error(
+        "--tp {ranks}: {ranks} ranks cannot share this model's {count} {what} evenly, use --tp {possible}"
+    )]
+    NotDivisible { ranks: usize, what: &'static str, count: usize, possible: usize },
+}
 
 /// One rank's shares; together the ranks' shares are everything, once.
 #[derive(Clone, Debug)]
@@ -37,15 +46,15 @@ impl Shard {
     }
 
     /// # Errors
-    /// [`CpuError::RankCount`] or [`CpuError::NotDivisible`].
-    pub fn check(spec: &Spec, numerics: Numerics, ranks: usize) -> Result<(), CpuError> {
+    /// [`ShardError::RankCount`] or [`ShardError::NotDivisible`].
+    pub fn check(spec: &Spec, numerics: Numerics, ranks: usize) -> Result<(), ShardError> {
         if !RANKS.contains(&ranks) {
-            return Err(CpuError::RankCount { ranks });
+            return Err(ShardError::RankCount { ranks });
         }
         let undivided = |ranks| undivided(spec, numerics, ranks);
         let Some((what, count)) = undivided(ranks) else { return Ok(()) };
         let possible = RANKS.into_iter().filter(|ranks| undivided(*ranks).is_none()).max().unwrap_or(1);
-        Err(CpuError::NotDivisible { ranks, what, count, possible })
+        Err(ShardError::NotDivisible { ranks, what, count, possible })
     }
 }
 
@@ -71,7 +80,11 @@ fn undivided(spec: &Spec, numerics: Numerics, ranks: usize) -> Option<(&'static 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::flash_like_spec;
+
+    fn spec() -> Spec {
+        let parts = Spec { heads: 4, o_groups: 2, o_lora_rank: 32, ..Spec::hollow(16, 1 << 20) };
+        Spec { index_heads: 4, experts: 4, ..parts }
+    }
 
     fn told(spec: &Spec, numerics: Numerics, ranks: usize) -> Option<String> {
         Shard::check(spec, numerics, ranks).err().map(|error| error.to_string())
@@ -79,7 +92,7 @@ mod tests {
 
     #[test]
     fn shares_are_everything_once() {
-        let spec = flash_like_spec();
+        let spec = spec();
         let shards: Vec<Shard> = (0..2).map(|rank| Shard::of(&spec, rank, 2)).collect();
         assert_eq!((shards[0].heads.clone(), shards[1].heads.clone()), (0..2, 2..4));
         assert_eq!((shards[0].groups.clone(), shards[1].groups.clone()), (0..1, 1..2));
@@ -89,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_does_not_divide_is_named_with_the_flag() {
-        let spec = flash_like_spec();
+        let spec = spec();
         assert_eq!(told(&spec, Numerics::EXACT, 1), None);
         assert_eq!(told(&spec, Numerics::EXACT, 2), None);
         let expected = "--tp 4: 4 ranks cannot share this model's 2 o_groups evenly, use --tp 2";

@@ -1,0 +1,157 @@
+// The indexer: scores of all visible entries of a query, and the best of them. Version 1: queries in place, a block for 32
+// keys of a token, a block a token for the choice.
+//
+// Tokens that see no more entries than are chosen have no scores.
+#include "step.cuh"
+
+constexpr int THREADS = 128, KEYS = 32, SELECT_THREADS = 256;
+
+struct IndexArgs {
+    Step step;
+    float* q;                        // [tokens, heads, 128]: products; rotated and rounded in place
+    const float* weights;            // [tokens, heads]: products, not yet scaled
+    float* scores;                   // [tokens from `first` on, score_stride]
+    int* selected;                   // [tokens, top]: entries ascending
+    int* counts;                     // [tokens]
+    Pages keys;
+    int heads, top, score_stride;
+    int first;                       // the token of the first row of `scores`: contexts may be too long for all at once
+    float scale;
+    int unused;
+};
+
+__device__ __forceinline__ int visible_of(const Step& s, int token) { return (s.positions[token] + 1) / 4; }
+
+// Grid: heads, tokens.
+extern "C" __global__ void __launch_bounds__(THREADS) index_queries(const __grid_constant__ IndexArgs a) {
+    __shared__ float q[INDEX_DIM];
+    __shared__ u32 scales[4];
+    const int token = blockIdx.y, tid = threadIdx.x;
+    if (visible_of(a.step, token) <= a.top) return;
+    float* own = a.q + ((size_t)token * a.heads + blockIdx.x) * INDEX_DIM;
+    q[tid] = own[tid];
+    __syncthreads();
+    const float* rotation = rotation_of(a.step, token, 1);
+    if (tid < ROPE_PAIRS) rotate_pair(q + 64, tid, rotation[tid], rotation[32 + tid], 1.f);
+    __syncthreads();
+    const int format = a.keys.format;
+    float x = q[tid];
+    if (format == INDEX_BF16) x = round_to_bf16(x);
+    if (format == INDEX_FP8 || format == INDEX_FP4) {
+        for (int half = 1; half < INDEX_DIM; half *= 2) {
+            const float other = q[tid ^ half];
+            x = tid & half ? other - x : x + other;
+            __syncthreads();
+            q[tid] = x;
+            __syncthreads();
+        }
+        x *= 1.f / sqrtf((float)INDEX_DIM);
+        q[tid] = x;
+        __syncthreads();
+        const int block = format == INDEX_FP8 ? INDEX_DIM : 32;
+        if (tid < INDEX_DIM / block) {
+            float most = 0.f;
+            for (int i = 0; i < block; i++) most = fmaxf(most, fabsf(q[tid * block + i]));
+            scales[tid] = block == 32 ? scale_for_e2m1(most) : scale_for_e4m3(most);
+        }
+        __syncthreads();
+        const u32 scale = scales[tid / block];
+        x *= reciprocal_of_ue8m0(scale);
+        x = (block == 32 ? float_of_e2m1(e2m1_of(x)) : round_to_e4m3(x)) * scale_of_ue8m0(scale);
+    }
+    own[tid] = x;
+}
+
+__device__ __forceinline__ float key_at(const Pages& p, const u8* page, int slot, int dim) {
+    if (p.format == INDEX_F32) return ((const float*)page)[slot * INDEX_DIM + dim];
+    if (p.format == INDEX_BF16) return float_of_bf16(((const u16*)page)[slot * INDEX_DIM + dim]);
+    if (p.format == INDEX_FP8) return float_of_e4m3(page[slot * 132 + dim]) * *(const float*)(page + slot * 132 + INDEX_DIM);
+    const u8* key = page + slot * 68;
+    return float_of_e2m1(key[dim / 2] >> 4 * (dim & 1)) * scale_of_ue8m0(key[64 + dim / 32]);
+}
+
+// Grid: blocks of 32 keys of the longest context, tokens. Four warps take a quarter of the heads each.
+extern "C" __global__ void __launch_bounds__(THREADS) index_scores(const __grid_constant__ IndexArgs a) {
+    __shared__ float keys[KEYS][INDEX_DIM + 1], sums[THREADS / 32][KEYS];
+    const int token = a.first + blockIdx.y, row = a.step.row_of[token], visible = visible_of(a.step, token), first = blockIdx.x * KEYS;
+    if (visible <= a.top || first >= visible) return;
+    for (int i = threadIdx.x; i < KEYS * INDEX_DIM; i += THREADS) {
+        const int index = first + i / INDEX_DIM;
+        if (index >= visible) break;
+        keys[i / INDEX_DIM][i % INDEX_DIM] = key_at(a.keys, entry_page(a.keys, a.step, POOL_INDEX, row, index), index % a.keys.slots, i % INDEX_DIM);
+    }
+    __syncthreads();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float sum = 0.f;
+    if (first + lane < visible)
+        for (int head = warp; head < a.heads; head += THREADS / 32) {
+            const float* q = a.q + ((size_t)token * a.heads + head) * INDEX_DIM;
+            const float x = dot_of(INDEX_DIM, q, [&](int d) { return keys[lane][d]; });
+            sum = fmaf(a.weights[(size_t)token * a.heads + head] * a.scale, x < 0.f ? 0.f : x, sum);
+        }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && first + lane < visible)
+        a.scores[(size_t)blockIdx.y * a.score_stride + first + lane] = (sums[0][lane] + sums[1][lane]) + (sums[2][lane] + sums[3][lane]);
+}
+
+// Grid: tokens. Finds the key of the last one chosen by its bits, eight at a time, then collects in the order of entries.
+// Of equal scores the lower entries are chosen.
+extern "C" __global__ void __launch_bounds__(SELECT_THREADS) index_select(const __grid_constant__ IndexArgs a) {
+    __shared__ int histogram[256], chosen_prefix, chosen_rest, before[SELECT_THREADS / 32][2];
+    const int token = a.first + blockIdx.x, tid = threadIdx.x, lane = tid % 32, warp = tid / 32, visible = visible_of(a.step, token);
+    int* out = a.selected + (size_t)token * a.top;
+    if (tid == 0) a.counts[token] = min(visible, a.top);
+    if (visible <= a.top) {
+        for (int i = tid; i < visible; i += SELECT_THREADS) out[i] = i;
+        return;
+    }
+    const float* scores = a.scores + (size_t)blockIdx.x * a.score_stride;
+    u32 prefix = 0;
+    int rest = a.top;                                           // still to be chosen among those that have the prefix
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        histogram[tid] = 0;
+        __syncthreads();
+        for (int i = tid; i < visible; i += SELECT_THREADS) {
+            const u32 key = ordered_bits(scores[i]);
+            if (shift == 24 || key >> (shift + 8) == prefix >> (shift + 8)) atomicAdd(&histogram[key >> shift & 255], 1);
+        }
+        __syncthreads();
+        if (tid == 0) {
+            int bin = 255;
+            for (; histogram[bin] < rest; bin--) rest -= histogram[bin];
+            chosen_prefix = (int)(prefix | (u32)bin << shift);
+            chosen_rest = rest;
+        }
+        __syncthreads();
+        prefix = (u32)chosen_prefix;
+        rest = chosen_rest;
+    }
+    // `rest` of those equal to the last one's key are chosen: the first ones.
+    int written = 0, equals = 0;
+    for (int start = 0; start < visible; start += SELECT_THREADS) {
+        const u32 key = start + tid < visible ? ordered_bits(scores[start + tid]) : 0;
+        const bool above = start + tid < visible && key > prefix, equal = start + tid < visible && key == prefix;
+        const u32 below = (1u << lane) - 1, equal_lanes = __ballot_sync(~0u, equal);
+        if (lane == 0) before[warp][0] = __popc(equal_lanes);
+        __syncthreads();
+        int rank = equals + __popc(equal_lanes & below), all_equal = 0;
+        for (int w = 0; w < SELECT_THREADS / 32; w++) {
+            if (w < warp) rank += before[w][0];
+            all_equal += before[w][0];
+        }
+        const bool chosen = above || (equal && rank < rest);
+        const u32 chosen_lanes = __ballot_sync(~0u, chosen);
+        if (lane == 0) before[warp][1] = __popc(chosen_lanes);
+        __syncthreads();
+        int place = written + __popc(chosen_lanes & below), all_chosen = 0;
+        for (int w = 0; w < SELECT_THREADS / 32; w++) {
+            if (w < warp) place += before[w][1];
+            all_chosen += before[w][1];
+        }
+        if (chosen) out[place] = start + tid;
+        written += all_chosen;
+        equals += all_equal;
+        __syncthreads();
+    }
+}

@@ -1,0 +1,288 @@
+//! What kernels take, field by field as their files declare it: change both. The emulator compares sizes at every launch.
+
+use crate::gpu::DeviceAddress;
+
+/// `kernels/common/matrix.cuh`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Matrix {
+    pub data: DeviceAddress,
+    pub scales: DeviceAddress,
+    pub rows: i32,
+    pub cols: i32,
+    pub format: i32,
+    pub first_row: i32,
+    pub first_col: i32,
+    pub scale_stride: i32,
+}
+
+/// `kernels/common/step.cuh`, as the next two.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Step {
+    pub ids: DeviceAddress,
+    pub positions: DeviceAddress,
+    pub row_of: DeviceAddress,
+    pub starts: DeviceAddress,
+    pub firsts: DeviceAddress,
+    pub window_pages: DeviceAddress,
+    pub rows_pages: DeviceAddress,
+    pub tables: [DeviceAddress; 3],
+    pub pages: DeviceAddress,
+    pub rotations: DeviceAddress,
+    pub frequencies: DeviceAddress,
+    pub tokens: i32,
+    pub rows: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Pages {
+    pub data: DeviceAddress,
+    pub page_bytes: i64,
+    pub slots: i32,
+    pub format: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(i32)]
+pub enum GrowingPool {
+    #[default]
+    Csa,
+    Hca,
+    IndexKeys,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Embed {
+    pub step: Step,
+    pub embed: Matrix,
+    pub embedded: DeviceAddress,
+    pub rotations: DeviceAddress,
+    pub first_id: i32,
+    pub unused: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Streams {
+    pub streams: DeviceAddress,
+    pub embedded: DeviceAddress,
+    pub y: DeviceAddress,
+    pub also: DeviceAddress,
+    pub mixing: DeviceAddress,
+    pub mix: DeviceAddress,
+    pub base: DeviceAddress,
+    pub scale: DeviceAddress,
+    pub gain: DeviceAddress,
+    pub x: DeviceAddress,
+    pub hidden: i32,
+    pub iterations: i32,
+    pub rms_eps: f32,
+    pub hc_eps: f32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Head {
+    pub streams: DeviceAddress,
+    pub wanted: DeviceAddress,
+    pub mix: DeviceAddress,
+    pub base: DeviceAddress,
+    pub scale: DeviceAddress,
+    pub gain: DeviceAddress,
+    pub out: DeviceAddress,
+    pub hidden: i32,
+    pub rms_eps: f32,
+    pub hc_eps: f32,
+    pub unused: i32,
+}
+
+pub const JOBS_MAX: usize = 16;
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Job {
+    pub matrix: Matrix,
+    pub input: DeviceAddress,
+    pub out: DeviceAddress,
+    pub in_stride: i64,
+    pub out_stride: i64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Dense {
+    pub jobs: [Job; JOBS_MAX],
+    pub count: i32,
+    pub tokens: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Round {
+    pub input: DeviceAddress,
+    pub out: DeviceAddress,
+    pub rows: i32,
+    pub cols: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Expert {
+    pub w1: Matrix,
+    pub w3: Matrix,
+    pub w2: Matrix,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Experts {
+    pub experts: DeviceAddress,
+    pub ids: DeviceAddress,
+    pub weights: DeviceAddress,
+    pub x: DeviceAddress,
+    pub x_shared: DeviceAddress,
+    pub inner: DeviceAddress,
+    pub inner_routed: DeviceAddress,
+    pub inner_shared: DeviceAddress,
+    pub y: DeviceAddress,
+    pub y_shared: DeviceAddress,
+    pub tokens: i32,
+    pub per_token: i32,
+    pub hidden: i32,
+    pub width: i32,
+    pub first_expert: i32,
+    pub count: i32,
+    pub limit: f32,
+    pub unused: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Route {
+    pub step: Step,
+    pub scores: DeviceAddress,
+    pub table: DeviceAddress,
+    pub bias: DeviceAddress,
+    pub ids: DeviceAddress,
+    pub weights: DeviceAddress,
+    pub experts: i32,
+    pub per_token: i32,
+    pub factor: f32,
+    pub unused: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Compressor {
+    pub k: DeviceAddress,
+    pub s: DeviceAddress,
+    pub ape: DeviceAddress,
+    pub norm: DeviceAddress,
+    pub rings: DeviceAddress,
+    pub page_floats: i64,
+    pub pages: Pages,
+    pub pool: i32,
+    pub width: i32,
+    pub channels: i32,
+    pub ratio: i32,
+    pub ring_rows: i32,
+    pub is_index: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Compress {
+    pub step: Step,
+    pub jobs: [Compressor; 2],
+    pub rms_eps: f32,
+    pub unused: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Index {
+    pub step: Step,
+    pub q: DeviceAddress,
+    pub weights: DeviceAddress,
+    pub scores: DeviceAddress,
+    pub selected: DeviceAddress,
+    pub counts: DeviceAddress,
+    pub keys: Pages,
+    pub heads: i32,
+    pub top: i32,
+    pub score_stride: i32,
+    pub first: i32,
+    pub scale: f32,
+    pub unused: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Latents {
+    pub step: Step,
+    pub qr: DeviceAddress,
+    pub q_norm: DeviceAddress,
+    pub latents: DeviceAddress,
+    pub kv_norm: DeviceAddress,
+    pub packed: DeviceAddress,
+    pub q_lora: i32,
+    pub compressed: i32,
+    pub format: i32,
+    pub rms_eps: f32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Window {
+    pub step: Step,
+    pub latents: DeviceAddress,
+    pub packed: DeviceAddress,
+    pub window: Pages,
+    pub long_rows: i32,
+    pub unused: i32,
+}
+
+/// `Entries` of `kernels/attention/v1_naive.cu`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(i32)]
+pub enum Entries {
+    #[default]
+    None,
+    All,
+    Selected,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Attention {
+    pub step: Step,
+    pub q: DeviceAddress,
+    pub sink: DeviceAddress,
+    pub latents: DeviceAddress,
+    pub window: Pages,
+    pub entries: Pages,
+    pub selected: DeviceAddress,
+    pub counts: DeviceAddress,
+    pub out: DeviceAddress,
+    pub heads: i32,
+    pub selected_stride: i32,
+    pub kind: i32,
+    pub pool: i32,
+    pub ratio: i32,
+    pub compressed: i32,
+    pub rms_eps: f32,
+    pub scale: f32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CopyPage {
+    pub data: DeviceAddress,
+    pub layer_bytes: i64,
+    pub page_bytes: i64,
+    pub from: i32,
+    pub to: i32,
+}

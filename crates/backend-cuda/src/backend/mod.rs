@@ -1,0 +1,104 @@
+//! The model on devices behind the trait `Backend`: `rank.rs` is one device, `step.rs` the order of launches,
+//! `arguments.rs` what kernels take. The kernels are plain first versions, right before they are fast; each family's later
+//! ones replace them behind the same arguments.
+//!
+//! A row's results depend on the row alone, to the bit: every sum runs in an order that neither the batch nor the chunking
+//! changes. Not here yet: graphs, sampling on the device, sums over ranks without the host.
+
+mod arguments;
+mod inputs;
+mod kernels;
+mod pools;
+mod rank;
+mod step;
+mod weights;
+mod workspace;
+
+pub use kernels::sources;
+pub use rank::RankError;
+
+use crate::gpu::{Gpu, GpuError};
+use overshot_backend::{
+    Backend, BackendError, Member, Numerics, Ranks, RanksInfo, Shard, ShardError, StepMasks, StepPlan,
+    StepResult,
+};
+use overshot_kv::PoolCapacity;
+use overshot_model::{Model, Spec};
+use rank::CudaRank;
+use std::sync::Arc;
+
+/// How a [`CudaBackend`] runs.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaOptions {
+    pub numerics: Numerics,
+    /// Of every rank.
+    pub capacity: PoolCapacity,
+    /// Tokens that are computed at a time: a step with more is done in parts, with the same results.
+    pub tokens_max: usize,
+}
+
+/// A rank a device.
+pub struct CudaBackend {
+    ranks: Ranks,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CudaBackendError {
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    #[error("the thread of a rank could not be started: {0}")]
+    RankThread(#[from] std::io::Error),
+}
+
+impl CudaBackend {
+    /// Uploads weights and takes all memory; nothing is allocated on a device afterwards.
+    ///
+    /// # Errors
+    /// A number of devices that this model cannot be split by; a device that refuses memory or kernels.
+    pub fn new(
+        model: &Arc<Model>,
+        options: CudaOptions,
+        gpus: Vec<Arc<dyn Gpu>>,
+    ) -> Result<Self, CudaBackendError> {
+        let (spec, tp) = (&model.spec, gpus.len());
+        Shard::check(spec, options.numerics, tp)?;
+        let device =
+            gpus.first().map(|gpu| gpu.facts()).transpose()?.map_or(String::new(), |facts| facts.name);
+        let name = if tp == 1 { format!("cuda ({device})") } else { format!("cuda ({tp} ranks, {device})") };
+        let members = Member::group(tp).into_iter().map(|member| Some(member).filter(|_| tp > 1));
+        let ranks = members.zip(gpus).enumerate().map(|(rank, (member, gpu))| {
+            CudaRank::new(gpu, model.clone(), options, Shard::of(spec, rank, tp), member)
+        });
+        let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
+        let info = RanksInfo { name, spec: spec.clone(), capacity: options.capacity };
+        Ok(CudaBackend { ranks: Ranks::start(info, ranks)? })
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> String {
+        self.ranks.name()
+    }
+
+    fn spec(&self) -> &Spec {
+        self.ranks.spec()
+    }
+
+    fn capacity(&self) -> PoolCapacity {
+        self.ranks.capacity()
+    }
+
+    fn submit(&mut self, plan: StepPlan) -> Result<(), BackendError> {
+        self.ranks.submit(plan)
+    }
+
+    fn supply(&mut self, masks: StepMasks) -> Result<(), BackendError> {
+        self.ranks.supply(masks)
+    }
+
+    fn collect(&mut self) -> Result<StepResult, BackendError> {
+        self.ranks.collect()
+    }
+}

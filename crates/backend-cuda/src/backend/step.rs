@@ -1,0 +1,459 @@
+//! One part of a plan as launches, in order: embed, layers, head. Reads like `forward.rs` of the CPU backend; nothing is
+//! allocated, and nothing here waits for the device but the copies of several ranks' sums and of logits.
+
+use super::arguments as args;
+use super::inputs::{Layout, growing_pool};
+use super::kernels::{Kernels, SCORE_KEYS, THREADS};
+use super::pools::{DevicePools, RingOf};
+use super::rank::RankError;
+use super::weights::{DeviceCompressor, DeviceIndexer, DeviceLayer, DeviceWeights, Site};
+use super::workspace::{LOGIT_ROWS, Workspace};
+use crate::gpu::{Buffer, DeviceAddress, Grid};
+use overshot_backend::{Activations, KvFormat, Member, Numerics, Shard};
+use overshot_kv::TOKENS_PER_PAGE;
+use overshot_model::{Format, HEAD_DIM, INDEX_DIM, LayerKind, LayerSpec, Spec, WINDOW};
+
+/// Rows of up to so many tokens leave in the ring all that their own tokens see.
+const SHORT_ROW: usize = TOKENS_PER_PAGE - WINDOW;
+
+pub struct Step<'a> {
+    pub spec: &'a Spec,
+    pub numerics: Numerics,
+    pub shard: &'a Shard,
+    pub member: Option<&'a Member>,
+    pub kernels: &'a Kernels,
+    pub weights: &'a DeviceWeights,
+    pub pools: &'a DevicePools,
+    pub space: &'a mut Workspace,
+    pub layout: &'a Layout,
+    pub step: args::Step,
+    pub rotations: DeviceAddress,
+}
+
+/// Where a layer stands: in the model, and among the layers of its kind.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub index: usize,
+    pub index_in_kind: usize,
+    pub spec: LayerSpec,
+}
+
+/// Grid of one block a token.
+fn each(tokens: usize) -> Grid {
+    Grid(tokens as u32, 1, 1)
+}
+
+fn blocks(count: usize) -> u32 {
+    count.div_ceil(THREADS) as u32
+}
+
+impl Step<'_> {
+    /// Adds the logits that the part's rows want to `logits`, `[positions, vocab]`; only rank 0 does.
+    pub fn run(&mut self, places: &[Place], logits: &mut Vec<f32>) -> Result<(), RankError> {
+        self.embed()?;
+        let weights = self.weights;
+        let mut before = None;
+        for (place, layer) in places.iter().zip(&weights.layers) {
+            self.streams(before, Some((layer.hc_attn, layer.attn_norm)), place.index == 0)?;
+            self.attention(*place, layer)?;
+            self.streams(Some(DeviceAddress::NULL), Some((layer.hc_ffn, layer.ffn_norm)), false)?;
+            self.experts(layer)?;
+            before = Some(self.space.y_shared.address());
+        }
+        self.streams(before, None, places.is_empty())?;
+        self.head(logits)
+    }
+
+    fn tokens(&self) -> usize {
+        self.layout.tokens
+    }
+
+    fn embed(&mut self) -> Result<(), RankError> {
+        let embed = args::Embed {
+            step: self.step,
+            embed: self.weights.embed,
+            embedded: self.space.embedded.address(),
+            rotations: self.rotations,
+            first_id: self.shard.vocab.start as i32,
+            unused: 0,
+        };
+        self.kernels.embed.launch(each(self.tokens()), &embed)?;
+        let len = self.tokens() * self.spec.hidden_size;
+        all_reduce(self.member, &mut self.space.embedded, len)
+    }
+
+    /// Mixes the last layer's output into the streams (`before`: what is added to `y`, if anything), and enters the next
+    /// site.
+    fn streams(
+        &mut self,
+        before: Option<DeviceAddress>,
+        next: Option<(Site, DeviceAddress)>,
+        is_first: bool,
+    ) -> Result<(), RankError> {
+        let (space, null) = (&self.space, DeviceAddress::NULL);
+        let none = Site { mix: null, base: null, scale: null };
+        let (site, gain) = next.unwrap_or((none, null));
+        let streams = args::Streams {
+            streams: space.streams.address(),
+            embedded: if is_first { space.embedded.address() } else { null },
+            y: before.map_or(null, |_| space.y.address()),
+            also: before.unwrap_or(null),
+            mixing: space.mixing.address(),
+            mix: site.mix,
+            base: site.base,
+            scale: site.scale,
+            gain,
+            x: space.x.address(),
+            hidden: self.spec.hidden_size as i32,
+            iterations: self.spec.hc_sinkhorn_iterations as i32,
+            rms_eps: self.spec.rms_eps,
+            hc_eps: self.spec.hc_eps,
+        };
+        Ok(self.kernels.streams.launch(each(self.tokens()), &streams)?)
+    }
+
+    /// Whether matrices of this format read rounded inputs.
+    fn rounds(&self, format: Format) -> bool {
+        self.numerics.act == Activations::E4m3 && matches!(format, Format::Fp8 | Format::Fp4)
+    }
+
+    fn round(
+        &self,
+        from: DeviceAddress,
+        to: DeviceAddress,
+        rows: usize,
+        cols: usize,
+    ) -> Result<(), RankError> {
+        if self.numerics.act == Activations::Exact {
+            return Ok(());
+        }
+        let round = args::Round { input: from, out: to, rows: rows as i32, cols: cols as i32 };
+        Ok(self.kernels.round_rows.launch(Grid(blocks(rows * cols.div_ceil(128)), 1, 1), &round)?)
+    }
+
+    /// A product of whole rows; `rounded` is taken where the matrix reads rounded inputs.
+    fn job(
+        &self,
+        matrix: args::Matrix,
+        input: DeviceAddress,
+        rounded: DeviceAddress,
+        out: DeviceAddress,
+    ) -> args::Job {
+        let quantised = matrix.format == Format::Fp8 as i32 || matrix.format == Format::Fp4 as i32;
+        let rounds = quantised && self.numerics.act == Activations::E4m3;
+        args::Job {
+            matrix,
+            input: if rounds { rounded } else { input },
+            out,
+            in_stride: i64::from(matrix.cols),
+            out_stride: i64::from(matrix.rows),
+        }
+    }
+
+    fn dense(&self, jobs: &[args::Job], tokens: usize) -> Result<(), RankError> {
+        for jobs in jobs.chunks(args::JOBS_MAX) {
+            let mut dense =
+                args::Dense { count: jobs.len() as i32, tokens: tokens as i32, ..Default::default() };
+            dense.jobs[..jobs.len()].copy_from_slice(jobs);
+            let outputs = jobs.iter().map(|job| blocks(job.matrix.rows as usize)).sum();
+            self.kernels.dense.launch(Grid(outputs, tokens as u32, 1), &dense)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the layer's output in `y`.
+    fn attention(&mut self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
+        let (tokens, spec) = (self.tokens(), self.spec);
+        let w = &self.space;
+        let (x, rounded) = (w.x.address(), w.x_rounded.address());
+        self.round(x, rounded, tokens, spec.hidden_size)?;
+        let mut jobs = vec![
+            self.job(layer.wq_a, x, rounded, w.qr.address()),
+            self.job(layer.wkv, x, rounded, w.latents.address()),
+        ];
+        if let Some(compressor) = &layer.compressor {
+            jobs.push(self.job(compressor.wkv, x, rounded, w.k.address()));
+            jobs.push(self.job(compressor.wgate, x, rounded, w.s.address()));
+        }
+        if let Some(indexer) = &layer.indexer {
+            jobs.push(self.job(indexer.compressor.wkv, x, rounded, w.index_k.address()));
+            jobs.push(self.job(indexer.compressor.wgate, x, rounded, w.index_s.address()));
+            jobs.push(self.job(indexer.weights_proj, x, rounded, w.index_weights.address()));
+        }
+        self.dense(&jobs, tokens)?;
+        self.latents(place, layer)?;
+        self.compress(place, layer)?;
+
+        let w = &self.space;
+        let (qr, rounded) = (w.qr.address(), w.qr_rounded.address());
+        self.round(qr, rounded, tokens, spec.q_lora_rank)?;
+        let mut jobs = vec![self.job(layer.wq_b, qr, rounded, w.q.address())];
+        jobs.extend(layer.indexer.iter().map(|i| self.job(i.wq_b, qr, rounded, w.index_q.address())));
+        self.dense(&jobs, tokens)?;
+        if let Some(indexer) = &layer.indexer {
+            self.select(place, indexer)?;
+        }
+        self.append_window(place, false)?;
+        self.attend(place, layer)?;
+        if self.layout.longest_row > SHORT_ROW {
+            self.append_window(place, true)?;
+        }
+        self.project_out(layer)
+    }
+
+    fn latents(&self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
+        let latents = args::Latents {
+            step: self.step,
+            qr: self.space.qr.address(),
+            q_norm: layer.q_norm,
+            latents: self.space.latents.address(),
+            kv_norm: layer.kv_norm,
+            packed: self.space.packed.address(),
+            q_lora: self.spec.q_lora_rank as i32,
+            compressed: i32::from(place.spec.kind != LayerKind::Window),
+            format: i32::from(self.numerics.kv == KvFormat::Fp8),
+            rms_eps: self.spec.rms_eps,
+        };
+        Ok(self.kernels.latents.launch(each(self.tokens()), &latents)?)
+    }
+
+    fn append_window(&self, place: Place, long_rows: bool) -> Result<(), RankError> {
+        let window = args::Window {
+            step: self.step,
+            latents: self.space.latents.address(),
+            packed: self.space.packed.address(),
+            window: self.pools.window(place.index),
+            long_rows: i32::from(long_rows),
+            unused: 0,
+        };
+        Ok(self.kernels.append_window.launch(each(self.tokens()), &window)?)
+    }
+
+    /// Entries and index keys that complete in this step, then the rows that later steps need.
+    fn compress(&self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
+        let Some(compressor) = &layer.compressor else { return Ok(()) };
+        let (w, kind) = (&self.space, place.spec.kind);
+        let of =
+            |c: &DeviceCompressor, k: DeviceAddress, s: DeviceAddress, ring: RingOf, pages, pool, width| {
+                let (rings, page_floats, ring_rows) = self.pools.ring(ring);
+                args::Compressor {
+                    k,
+                    s,
+                    ape: c.ape,
+                    norm: c.norm,
+                    rings,
+                    page_floats,
+                    pages,
+                    pool: pool as i32,
+                    width: width as i32,
+                    channels: c.wkv.rows,
+                    ratio: kind.ratio() as i32,
+                    ring_rows,
+                    is_index: i32::from(width == INDEX_DIM),
+                }
+            };
+        let at = place.index_in_kind;
+        let ring = if kind == LayerKind::Hca { RingOf::Hca(at) } else { RingOf::Csa(at) };
+        let (k, s, pages) = (w.k.address(), w.s.address(), self.pools.entries(kind, at));
+        let mut compress =
+            args::Compress { step: self.step, rms_eps: self.spec.rms_eps, ..Default::default() };
+        compress.jobs[0] = of(compressor, k, s, ring, pages, growing_pool(kind), HEAD_DIM);
+        if let Some(indexer) = &layer.indexer {
+            let (k, s, pages) = (w.index_k.address(), w.index_s.address(), self.pools.index_keys(at));
+            let pool = args::GrowingPool::IndexKeys;
+            compress.jobs[1] = of(&indexer.compressor, k, s, RingOf::Indexer(at), pages, pool, INDEX_DIM);
+        }
+        let grid = Grid(self.tokens() as u32, 1 + u32::from(layer.indexer.is_some()), 1);
+        self.kernels.compress.launch(grid, &compress)?;
+        Ok(self.kernels.keep_rows.launch(grid, &compress)?)
+    }
+
+    /// Chooses the entries of every token, in groups whose scores fit.
+    fn select(&mut self, place: Place, indexer: &DeviceIndexer) -> Result<(), RankError> {
+        let (tokens, spec) = (self.tokens(), self.spec);
+        let heads = indexer.weights_proj.rows as u32;
+        let w = &mut *self.space;
+        let visible = self.layout.longest_context / LayerKind::Csa.ratio();
+        let mut index = args::Index {
+            step: self.step,
+            q: w.index_q.address(),
+            weights: w.index_weights.address(),
+            scores: w.scores.address(),
+            selected: w.selected.address(),
+            counts: w.counts.address(),
+            keys: self.pools.index_keys(place.index_in_kind),
+            heads: heads as i32,
+            top: spec.index_topk as i32,
+            score_stride: visible as i32,
+            first: 0,
+            scale: (INDEX_DIM as f32).powf(-0.5) * (spec.index_heads as f32).powf(-0.5),
+            unused: 0,
+        };
+        if visible <= spec.index_topk {
+            return Ok(self.kernels.index_select.launch(each(tokens), &index)?);
+        }
+        self.kernels.index_queries.launch(Grid(heads, tokens as u32, 1), &index)?;
+        let group = (w.scores.len() / visible).max(1);
+        for first in (0..tokens).step_by(group) {
+            let count = group.min(tokens - first);
+            index.first = first as i32;
+            let keys = visible.div_ceil(SCORE_KEYS) as u32;
+            self.kernels.index_scores.launch(Grid(keys, count as u32, 1), &index)?;
+            all_reduce(self.member, &mut w.scores, count * visible)?;
+            self.kernels.index_select.launch(each(count), &index)?;
+        }
+        Ok(())
+    }
+
+    fn attend(&self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
+        let (w, kind, heads) = (&self.space, place.spec.kind, self.shard.heads.len());
+        let entries = match kind {
+            LayerKind::Window => args::Entries::None,
+            LayerKind::Csa => args::Entries::Selected,
+            LayerKind::Hca => args::Entries::All,
+        };
+        let attention = args::Attention {
+            step: self.step,
+            q: w.q.address(),
+            sink: layer.sink,
+            latents: w.latents.address(),
+            window: self.pools.window(place.index),
+            entries: match kind {
+                LayerKind::Window => args::Pages::default(),
+                _ => self.pools.entries(kind, place.index_in_kind),
+            },
+            selected: w.selected.address(),
+            counts: w.counts.address(),
+            out: w.heads_out.address(),
+            heads: heads as i32,
+            selected_stride: self.spec.index_topk as i32,
+            kind: entries as i32,
+            pool: growing_pool(kind) as i32,
+            ratio: kind.ratio() as i32,
+            compressed: i32::from(kind != LayerKind::Window),
+            rms_eps: self.spec.rms_eps,
+            scale: (HEAD_DIM as f32).powf(-0.5),
+        };
+        Ok(self.kernels.attention.launch(Grid(heads as u32, self.tokens() as u32, 1), &attention)?)
+    }
+
+    /// The grouped output projection, then the common one.
+    fn project_out(&mut self, layer: &DeviceLayer) -> Result<(), RankError> {
+        let (tokens, w) = (self.tokens(), &self.space);
+        let (groups, rank) = (layer.wo_a.len(), self.spec.o_lora_rank);
+        let jobs: Vec<args::Job> = layer
+            .wo_a
+            .iter()
+            .enumerate()
+            .map(|(group, matrix)| args::Job {
+                matrix: *matrix,
+                // Not rounded in any mode: the publisher keeps this one matrix in BF16.
+                input: w.heads_out.at(group * matrix.cols as usize),
+                out: w.z.at(group * rank),
+                in_stride: i64::from(matrix.cols) * groups as i64,
+                out_stride: (groups * rank) as i64,
+            })
+            .collect();
+        self.dense(&jobs, tokens)?;
+        self.round(w.z.address(), w.z_rounded.address(), tokens, groups * rank)?;
+        let job = self.job(layer.wo_b, w.z.address(), w.z_rounded.address(), w.y.address());
+        self.dense(&[job], tokens)?;
+        let len = tokens * self.spec.hidden_size;
+        all_reduce(self.member, &mut self.space.y, len)
+    }
+
+    /// Leaves the routed experts' sum in `y`, the shared one's output in `y_shared`.
+    fn experts(&mut self, layer: &DeviceLayer) -> Result<(), RankError> {
+        let (tokens, spec, w) = (self.tokens(), self.spec, &self.space);
+        let per_token = spec.experts_per_token;
+        let (x, rounded) = (w.x.address(), w.x_rounded.address());
+        self.round(x, rounded, tokens, spec.hidden_size)?;
+        self.dense(&[self.job(layer.gate, x, rounded, w.gate.address())], tokens)?;
+        let route = args::Route {
+            step: self.step,
+            scores: w.gate.address(),
+            table: layer.table,
+            bias: layer.bias,
+            ids: w.ids.address(),
+            weights: w.weights.address(),
+            experts: spec.experts as i32,
+            per_token: per_token as i32,
+            factor: spec.routed_scaling_factor,
+            unused: 0,
+        };
+        self.kernels.route.launch(each(tokens), &route)?;
+        let input = |format: Format, exact: DeviceAddress, rounded: DeviceAddress| {
+            if self.rounds(format) { rounded } else { exact }
+        };
+        let (inner, inner_rounded) = (w.inner.address(), w.inner_rounded.address());
+        let experts = args::Experts {
+            experts: layer.experts,
+            ids: w.ids.address(),
+            weights: w.weights.address(),
+            x: input(layer.routed_format, x, rounded),
+            x_shared: input(layer.shared_format, x, rounded),
+            inner,
+            inner_routed: input(layer.routed_format, inner, inner_rounded),
+            inner_shared: input(layer.shared_format, inner, inner_rounded),
+            y: w.y.address(),
+            y_shared: w.y_shared.address(),
+            tokens: tokens as i32,
+            per_token: per_token as i32,
+            hidden: spec.hidden_size as i32,
+            width: spec.expert_width as i32,
+            first_expert: self.shard.experts.start as i32,
+            count: self.shard.experts.len() as i32,
+            limit: spec.swiglu_limit.unwrap_or(f32::INFINITY),
+            unused: 0,
+        };
+        let (up, down) = (blocks(spec.expert_width), blocks(spec.hidden_size));
+        self.kernels.expert_up.launch(Grid(up, per_token as u32 + 1, tokens as u32), &experts)?;
+        self.round(inner, inner_rounded, tokens * (per_token + 1), spec.expert_width)?;
+        self.kernels.expert_down.launch(Grid(down, tokens as u32, 1), &experts)?;
+        let len = tokens * spec.hidden_size;
+        all_reduce(self.member, &mut self.space.y, len)
+    }
+
+    fn head(&mut self, logits: &mut Vec<f32>) -> Result<(), RankError> {
+        let (spec, weights) = (self.spec, self.weights);
+        for wanted in self.layout.wanted.chunks(LOGIT_ROWS) {
+            self.space.wanted.copy_in(wanted)?;
+            let w = &self.space;
+            let head = args::Head {
+                streams: w.streams.address(),
+                wanted: w.wanted.address(),
+                mix: weights.hc_head.mix,
+                base: weights.hc_head.base,
+                scale: weights.hc_head.scale,
+                gain: weights.norm,
+                out: w.hidden.address(),
+                hidden: spec.hidden_size as i32,
+                rms_eps: spec.rms_eps,
+                hc_eps: spec.hc_eps,
+                unused: 0,
+            };
+            self.kernels.collapse_for_head.launch(each(wanted.len()), &head)?;
+            let hidden = w.hidden.address();
+            self.dense(&[self.job(weights.head, hidden, hidden, w.logits.address())], wanted.len())?;
+            let mine = w.logits.copy_out_range(0..wanted.len() * self.shard.vocab.len())?;
+            match self.member {
+                None => logits.extend(mine),
+                Some(member) => {
+                    let is_rank_0 = member.rank() == 0;
+                    let mut all = vec![0.0; if is_rank_0 { wanted.len() * spec.vocab_size } else { 0 }];
+                    member.gather_columns(mine, wanted.len(), is_rank_0.then_some(&mut all))?;
+                    logits.extend(all);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sum of all ranks' first `len` numbers, by way of the host.
+fn all_reduce(member: Option<&Member>, x: &mut Buffer<f32>, len: usize) -> Result<(), RankError> {
+    let Some(member) = member else { return Ok(()) };
+    let mut sum = vec![0.0; len];
+    member.all_reduce(x.copy_out_range(0..len)?, &mut sum)?;
+    Ok(x.copy_in(&sum)?)
+}
