@@ -22,6 +22,7 @@ mod sampling;
 mod score;
 mod scripted;
 mod serve;
+mod serve_options;
 mod session;
 mod table;
 mod trace_file;

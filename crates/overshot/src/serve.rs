@@ -7,21 +7,21 @@ use crate::display::spinner;
 use crate::failure::{bad_input, note, one_line};
 use crate::model_source::ModelSource;
 use crate::sampling::SamplingFlags;
+use crate::serve_options::NetworkFlags;
 use crate::table::bytes;
 use crate::trace_file::TraceFile;
-use crate::usage::{at_least_one, whole_number};
+use crate::usage::at_least_one;
 use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use overshot_chat::Effort;
 use overshot_engine::{Engine, Limits, StepLoop};
 use overshot_kv::PoolCapacity;
-use overshot_server::{App, EngineHandle, ServedModel, ServerLimits, ServerOptions, serve_until_signal};
+use overshot_server::{App, EngineHandle, ServedModel, serve_until_signal};
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,17 +81,12 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = Overlap::On)]
     overlap: Overlap,
 
-    /// Seconds that running answers get when the server is asked to end
-    #[arg(long, value_name = "S", default_value = "30", allow_negative_numbers = true, value_parser = whole_number::<u32>)]
-    drain_seconds: u32,
-
-    /// Seconds without a finished step, while there is work, after which /health fails
-    #[arg(long, value_name = "S", default_value = "30", allow_negative_numbers = true, value_parser = at_least_one)]
-    stall_seconds: NonZeroUsize,
-
     /// Write one JSON line a step to this file: what was computed, and where the time went
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+
+    #[command(flatten)]
+    network: NetworkFlags,
 
     #[command(flatten)]
     compute: ComputeFlags,
@@ -115,13 +110,9 @@ impl Overlap {
 /// # Errors
 /// A flag that the model cannot take, an address that is in use.
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    let options = arguments.network.options()?;
     let source = ModelSource::from_flag(arguments.compute.model.as_deref())?;
     let (engine, model) = start(arguments, &source)?;
-    let options = ServerOptions {
-        drain: Duration::from_secs(u64::from(arguments.drain_seconds)),
-        stall: Duration::from_secs(arguments.stall_seconds.get() as u64),
-        limits: ServerLimits::default(),
-    };
     let summary = format!(
         "serving {} as `{}` on {}, context {}",
         one_line(&source.label()),

@@ -4,8 +4,13 @@ use crate::choice::{Choice, Piece, TokenCounts};
 use crate::engine_handle::Ticket;
 use crate::error::ApiError;
 use crate::mailbox::{Arrival, ChoiceEnd};
+use crate::metrics::Outcome;
 use overshot_chat::Ending;
+use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
 
 /// Something to deliver for one choice.
 #[derive(Debug)]
@@ -29,13 +34,24 @@ pub struct Answers {
     has_finished: Vec<bool>,
     /// Kept for its memory; empty between calls.
     taken: Vec<Arrival>,
+    deadline: Option<Deadline>,
+}
+
+struct Deadline {
+    timer: Pin<Box<Sleep>>,
+    after: Duration,
 }
 
 impl Answers {
     /// `choices` in the order in which their requests were submitted.
     pub fn new(ticket: Ticket, choices: Vec<Choice>) -> Self {
         let has_finished = vec![false; choices.len()];
-        Answers { ticket, choices, has_finished, taken: Vec::new() }
+        Answers { ticket, choices, has_finished, taken: Vec::new(), deadline: None }
+    }
+
+    /// Answers that are not whole `after` this time are given up.
+    pub fn within(self, after: Option<Duration>) -> Self {
+        Answers { deadline: after.map(|after| Deadline { timer: Box::pin(sleep(after)), after }), ..self }
     }
 
     /// Waits for tokens and delivers what they complete, which may be nothing.
@@ -47,6 +63,12 @@ impl Answers {
         context: &mut Context<'_>,
         deliver: &mut impl FnMut(usize, Output),
     ) -> Poll<Result<Progress, ApiError>> {
+        if let Some(deadline) = &mut self.deadline
+            && deadline.timer.as_mut().poll(context).is_ready()
+        {
+            self.ticket.give_up(Outcome::TookTooLong);
+            return Poll::Ready(Err(ApiError::TookTooLong { seconds: deadline.after.as_secs() }));
+        }
         ready!(self.ticket.poll_take(context, &mut self.taken));
         let mut taken = std::mem::take(&mut self.taken);
         for arrival in taken.drain(..) {

@@ -1,6 +1,8 @@
 //! What every handler sees: the engine's handle, the model's texts, and the options of the server.
 
+use crate::api_keys::ApiKeys;
 use crate::body::{self, ReceivedBody};
+use crate::cors::CorsPolicy;
 use crate::engine_handle::EngineHandle;
 use crate::error::ApiError;
 use crate::limits::ServerLimits;
@@ -31,12 +33,18 @@ pub struct ServedModel {
     pub effort: Effort,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Time for running answers to end once a shutdown is asked for.
     pub drain: Duration,
     /// Time without the end of a step, while there is work, after which the engine counts as stalled.
     pub stall: Duration,
+    /// Time for an answer to be computed; `None` leaves it to the client's patience.
+    pub request_timeout: Option<Duration>,
+    /// Silence on a stream after which a sign of life is sent.
+    pub keep_alive: Duration,
+    pub api_keys: ApiKeys,
+    pub cors: CorsPolicy,
     pub limits: ServerLimits,
 }
 
@@ -45,6 +53,10 @@ impl Default for ServerOptions {
         ServerOptions {
             drain: Duration::from_secs(30),
             stall: Duration::from_secs(30),
+            request_timeout: None,
+            keep_alive: Duration::from_secs(10),
+            api_keys: ApiKeys::default(),
+            cors: CorsPolicy::default(),
             limits: ServerLimits::default(),
         }
     }
@@ -82,7 +94,11 @@ impl App {
         request: Request<Body>,
         understand: impl FnOnce(&App, &[u8]) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let received = body::read(request, self.limits(), &self.large_bodies).await?;
+        // Whoever is still sending when everything is over is not waited for.
+        let received = tokio::select! {
+            received = body::read(request, self.limits(), &self.large_bodies) => received?,
+            () = self.engine.ended() => return Err(self.engine.refusal().unwrap_or(ApiError::ShuttingDown)),
+        };
         if received.bytes.len() <= self.limits().small_body_bytes {
             return understand(self, &received.bytes);
         }

@@ -8,18 +8,31 @@ use crate::fields::{CommonFields, check_prompt_tokens, top_logprobs};
 use crate::job::{Job, Work};
 use crate::openai::{Format, OpenAi};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct TextFields {
     prompt: Prompts,
+    /// How many of the likeliest tokens are told for each position.
+    #[schema(maximum = 20)]
     logprobs: Option<usize>,
     echo: Option<bool>,
     suffix: Option<String>,
     best_of: Option<usize>,
 }
 
+/// The whole body, for the document alone.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "types are what is told of")]
+pub struct TextRequest {
+    #[serde(flatten)]
+    common: CommonFields,
+    #[serde(flatten)]
+    text: TextFields,
+}
+
 /// One prompt or several, as text or as token ids.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(
     untagged,
     expecting = "a string, a list of strings, a list of token ids or a list of such lists was expected"

@@ -6,7 +6,7 @@ use crate::choice::{Piece, TokenCounts, TokenLogprob};
 use crate::error::ApiError;
 use axum::body::Body;
 use axum::http::Response;
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use overshot_chat::{Deltas, Ending, ParsedMessage};
 
 /// One request's answers in the words of one API: all at once, or as events.
@@ -31,6 +31,12 @@ pub trait EventWriter: Send {
 
     /// After all choices have finished.
     fn end(&mut self, counts: AllCounts, out: &mut BytesMut);
+
+    /// Nothing was sent for a while, and nothing is there to send, perhaps not even a beginning. A comment is no event
+    /// for any client, and keeps proxies and impatient clients from hanging up.
+    fn keep_alive(&mut self, out: &mut BytesMut) {
+        out.put_slice(b": keep-alive\n\n");
+    }
 
     /// Instead of everything that is missing: the answers were cut.
     fn fail(&mut self, error: &ApiError, out: &mut BytesMut);

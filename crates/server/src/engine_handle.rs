@@ -294,6 +294,12 @@ impl Ticket {
         self.cancel(Some(choice), Outcome::Stop);
     }
 
+    /// Ends all that is left of the request.
+    pub fn give_up(&mut self, outcome: Outcome) {
+        self.is_open.fill(false);
+        self.cancel(None, outcome);
+    }
+
     fn cancel(&self, choice: Option<usize>, outcome: Outcome) {
         let mut inbox = lock(&self.shared.inbox);
         if matches!(inbox.phase, Phase::Ended(_)) {
@@ -309,7 +315,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         lock(&self.shared.inbox).open.remove(&self.group);
         if self.is_open.contains(&true) {
-            self.cancel(None, Outcome::Disconnected);
+            self.give_up(Outcome::Disconnected);
         }
     }
 }

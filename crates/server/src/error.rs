@@ -2,7 +2,7 @@
 //! error envelope of OpenAI's API: `{"error": {"message", "type", "param", "code"}}`.
 
 use axum::body::Body;
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 use overshot_backend::SamplingError;
@@ -14,6 +14,10 @@ const MESSAGE_CHARS_MAX: usize = 600;
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ApiError {
+    #[error("this server needs an API key: send `Authorization: Bearer KEY`, or `x-api-key: KEY`")]
+    NoKey,
+    #[error("the API key is not one of this server's")]
+    WrongKey,
     #[error("there is no {method} {path}")]
     NoSuchRoute { method: String, path: String },
     #[error("{path} takes {allowed}, not {method}")]
@@ -50,6 +54,8 @@ pub enum ApiError {
     Stalled { seconds: u64 },
     #[error("the answer was {unread_tokens} tokens ahead of its reader, which is the limit, and was ended")]
     ReaderTooSlow { unread_tokens: usize },
+    #[error("the answer was not whole after {seconds} s, which is all that a request may take here")]
+    TookTooLong { seconds: u64 },
     /// The trouble of this request alone.
     #[error("the answer failed: {0}")]
     Failed(String),
@@ -71,6 +77,9 @@ impl ApiError {
         const INVALID: &str = "invalid_request_error";
         const SERVER: &str = "server_error";
         let (status, kind, code) = match self {
+            ApiError::NoKey | ApiError::WrongKey => {
+                (StatusCode::UNAUTHORIZED, INVALID, Some("invalid_api_key"))
+            }
             ApiError::NoSuchRoute { .. } => (StatusCode::NOT_FOUND, INVALID, Some("unknown_url")),
             ApiError::MethodNotAllowed { .. } => {
                 (StatusCode::METHOD_NOT_ALLOWED, INVALID, Some("method_not_allowed"))
@@ -97,6 +106,7 @@ impl ApiError {
             ApiError::EngineStopped(_) => (StatusCode::SERVICE_UNAVAILABLE, SERVER, Some("engine_stopped")),
             ApiError::Stalled { .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, Some("stalled")),
             ApiError::ReaderTooSlow { .. } => (StatusCode::SERVICE_UNAVAILABLE, SERVER, Some("slow_reader")),
+            ApiError::TookTooLong { .. } => (StatusCode::GATEWAY_TIMEOUT, SERVER, Some("request_timeout")),
             ApiError::Failed(_) => (StatusCode::INTERNAL_SERVER_ERROR, SERVER, Some("answer_failed")),
         };
         Told { status, kind, code }
@@ -162,10 +172,20 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after_seconds() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let ApiError::MethodNotAllowed { allowed, .. } = &self {
-            headers.insert(ALLOW, HeaderValue::from_static(allowed));
+        match &self {
+            ApiError::MethodNotAllowed { allowed, .. } => {
+                headers.insert(ALLOW, HeaderValue::from_static(allowed));
+            }
+            ApiError::NoKey | ApiError::WrongKey => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            // Clients of OpenAI's and Anthropic's obey it; trying again would only take as long again.
+            ApiError::TookTooLong { .. } => {
+                headers.insert("x-should-retry", HeaderValue::from_static("false"));
+            }
+            _ => {}
         }
-        // For paths whose API tells errors otherwise.
+        // For those APIs that tell errors in another form.
         response.extensions_mut().insert(self);
         response
     }

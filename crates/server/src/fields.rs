@@ -8,36 +8,57 @@ use crate::limits::ServerLimits;
 use overshot_backend::Sampling;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// Read from the same body as the endpoint's own fields.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 pub struct CommonFields {
+    /// The served model, which is the default.
     pub model: Option<String>,
+    /// Answers to each prompt.
+    #[schema(minimum = 1, maximum = 128)]
     n: Option<usize>,
+    /// Whether the answer comes as server-sent events.
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     stop: Option<OneOrMany>,
+    #[schema(minimum = 1)]
     max_tokens: Option<usize>,
+    /// Counts before `max_tokens`.
+    #[schema(minimum = 1)]
     max_completion_tokens: Option<usize>,
+    #[schema(minimum = 0)]
     temperature: Option<f32>,
+    #[schema(exclusive_minimum = 0, maximum = 1)]
     top_p: Option<f32>,
+    /// 0 or -1 for all.
+    #[schema(minimum = -1)]
     top_k: Option<i64>,
+    #[schema(minimum = 0, maximum = 1)]
     min_p: Option<f32>,
     seed: Option<i64>,
+    #[schema(exclusive_minimum = 0)]
     repetition_penalty: Option<f32>,
+    #[schema(minimum = -2, maximum = 2)]
     presence_penalty: Option<f32>,
+    #[schema(minimum = -2, maximum = 2)]
     frequency_penalty: Option<f32>,
+    /// By the id of a token.
     logit_bias: Option<BTreeMap<String, f32>>,
+    /// Whether the model's own end token is drawn like any other.
     ignore_eos: Option<bool>,
+    /// Tokens that end an answer as the model's own does.
+    #[schema(max_items = 63)]
     stop_token_ids: Option<Vec<u32>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 struct StreamOptions {
+    /// Whether a chunk with the usage comes last.
     include_usage: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "a string or a list of strings was expected")]
 enum OneOrMany {
     One(String),

@@ -94,7 +94,7 @@ impl Work {
     /// A refusal.
     pub async fn begin(self, app: &App) -> Result<Answers, ApiError> {
         let ticket = app.engine.submit(self.requests).await?;
-        Ok(Answers::new(ticket, self.choices))
+        Ok(Answers::new(ticket, self.choices).within(app.options.request_timeout))
     }
 }
 
@@ -120,7 +120,7 @@ impl Job {
             Delivery::Whole => whole(answers, choices, prompt_tokens, self.dialect, app).await,
             Delivery::Stream => {
                 let writer = self.dialect.events(choices, app);
-                Ok(event_response(EventStream::new(answers, writer, prompt_tokens)))
+                Ok(event_response(EventStream::new(answers, writer, prompt_tokens, app.options.keep_alive)))
             }
         }
     }

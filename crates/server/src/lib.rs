@@ -8,6 +8,7 @@
 //! API and `responses/` OpenAI's newer one: they differ at both ends of that way only, though responses may be kept.
 
 mod answers;
+mod api_keys;
 mod app;
 mod body;
 mod chat_fields;
@@ -15,17 +16,20 @@ mod choice;
 mod chunks;
 mod completions;
 mod conversation;
+mod cors;
 mod desk;
 mod dialect;
 mod engine_handle;
 mod error;
 mod fields;
+mod gate;
 mod job;
 mod limits;
 mod mailbox;
 mod messages;
 mod metrics;
 mod openai;
+mod openapi;
 mod page;
 mod responses;
 mod routes;
@@ -37,7 +41,9 @@ mod texts;
 mod wire;
 mod write_deadline;
 
+pub use api_keys::{ApiKeys, BadKey};
 pub use app::{App, ServedModel, ServerOptions};
+pub use cors::{CorsOrigin, CorsPolicy};
 pub use engine_handle::{EngineHandle, StepObserver};
 pub use limits::ServerLimits;
 pub use routes::router;

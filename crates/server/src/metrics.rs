@@ -20,17 +20,20 @@ pub enum Outcome {
     /// The client went away.
     Disconnected,
     SlowReader,
+    /// The server's own limit for a request.
+    TookTooLong,
     /// Cut by a shutdown.
     Shutdown,
     Failed,
 }
 
 impl Outcome {
-    const ALL: [(Outcome, &'static str); 6] = [
+    const ALL: [(Outcome, &'static str); 7] = [
         (Outcome::Stop, "stop"),
         (Outcome::Length, "length"),
         (Outcome::Disconnected, "disconnected"),
         (Outcome::SlowReader, "slow_reader"),
+        (Outcome::TookTooLong, "timeout"),
         (Outcome::Shutdown, "shutdown"),
         (Outcome::Failed, "failed"),
     ];

@@ -6,12 +6,13 @@ use crate::routes::router;
 use crate::write_deadline::WriteDeadline;
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -187,16 +188,37 @@ fn handle(
     // Every write is a token that somebody waits for. A socket that refuses is slower, not wrong.
     let _ = stream.set_nodelay(true);
     let stream = WriteDeadline::new(stream, app.limits().write_stall);
+    let has_asked = Arc::new(AtomicBool::new(false));
+    let service = {
+        let (router, has_asked) = (TowerToHyperService::new(router), Arc::clone(&has_asked));
+        move |request| {
+            has_asked.store(true, Relaxed);
+            router.call(request)
+        }
+    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(app.limits().arrival)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service_fn(service));
     let connection = graceful.watch(connection);
     let place = Place::new(app, permit);
     tokio::spawn(async move {
         // Given back also when a handler panics.
-        let _place = place;
-        // A connection that breaks concerns its client only.
-        let _ = connection.await;
+        let over = over_without_a_request(&place.app, &has_asked);
+        tokio::select! {
+            // A connection that breaks concerns its client only.
+            _ = connection => {}
+            () = over => {}
+        }
     });
+}
+
+/// Waits until the server is over for a connection on which no request ever came whole: a client that stopped within
+/// its first head would hold up the end for as long as heads may take.
+async fn over_without_a_request(app: &App, has_asked: &AtomicBool) {
+    app.engine.ended().await;
+    sleep(app.limits().goodbye).await;
+    if has_asked.load(Relaxed) {
+        std::future::pending::<()>().await;
+    }
 }

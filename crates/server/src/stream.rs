@@ -1,5 +1,5 @@
 //! A response body that streams answers as server-sent events. Whatever has arrived when the socket is ready goes
-//! into one write, an event for each piece.
+//! into one write, an event for each piece. Where nothing comes for a while, signs of life do.
 
 use crate::answers::{Answers, Output, Progress};
 use crate::dialect::{AllCounts, EventWriter};
@@ -8,8 +8,11 @@ use axum::http::{HeaderValue, Response};
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame};
 use std::convert::Infallible;
+use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep};
 
 /// Room for the next write, so that a token does not mean an allocation of its own.
 const BUFFER_BYTES: usize = 4096;
@@ -20,6 +23,7 @@ pub struct EventStream {
     prompt_tokens: usize,
     buffer: BytesMut,
     state: State,
+    silence: Silence,
 }
 
 enum State {
@@ -32,9 +36,15 @@ enum State {
 }
 
 impl EventStream {
-    pub fn new(answers: Answers, writer: Box<dyn EventWriter>, prompt_tokens: usize) -> Self {
+    pub fn new(
+        answers: Answers,
+        writer: Box<dyn EventWriter>,
+        prompt_tokens: usize,
+        keep_alive: Duration,
+    ) -> Self {
         let buffer = BytesMut::with_capacity(BUFFER_BYTES);
-        EventStream { answers, writer, prompt_tokens, buffer, state: State::New }
+        let silence = Silence::new(keep_alive);
+        EventStream { answers, writer, prompt_tokens, buffer, state: State::New, silence }
     }
 
     fn begin(&mut self) {
@@ -80,6 +90,39 @@ pub fn event_response(
     response
 }
 
+/// The time since something was sent.
+struct Silence {
+    longest: Duration,
+    since: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Silence {
+    fn new(longest: Duration) -> Self {
+        Silence { longest, since: Instant::now(), timer: Box::pin(sleep(longest)) }
+    }
+
+    /// The timer is left alone: setting it anew for each token would cost more than to look at it once it is over.
+    fn break_off(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// Ready when it has lasted too long, which begins the next one.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.timer.as_mut().poll(context));
+            let is_over = self.since + self.longest <= Instant::now();
+            if is_over {
+                self.break_off();
+            }
+            self.timer.as_mut().reset(self.since + self.longest);
+            if is_over {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
 impl Body for EventStream {
     type Data = Bytes;
     type Error = Infallible;
@@ -105,9 +148,14 @@ impl Body for EventStream {
         loop {
             let is_filled = this.poll_fill(context).is_ready();
             if !is_filled {
-                return Poll::Pending;
+                ready!(this.silence.poll(context));
+                // The beginning, which is in the buffer, waits for the first token.
+                let mut sign = BytesMut::new();
+                this.writer.keep_alive(&mut sign);
+                return Poll::Ready(Some(Ok(Frame::data(sign.freeze()))));
             }
             if this.buffer.len() > begun {
+                this.silence.break_off();
                 let data = this.buffer.split().freeze();
                 this.buffer.reserve(BUFFER_BYTES);
                 return Poll::Ready(Some(Ok(Frame::data(data))));

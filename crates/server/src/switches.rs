@@ -8,21 +8,24 @@
 use crate::error::ApiError;
 use overshot_chat::Effort;
 use serde::Deserialize;
+use utoipa::ToSchema;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 pub struct ThinkingFields {
     thinking: Option<Thinking>,
     enable_thinking: Option<bool>,
     chat_template_kwargs: Option<TemplateArguments>,
+    #[schema(pattern = "^(none|minimal|low|medium|high|xhigh|max)$")]
     reasoning_effort: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct Thinking {
+    #[schema(pattern = "^(enabled|disabled)$")]
     r#type: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 struct TemplateArguments {
     enable_thinking: Option<bool>,
     thinking: Option<bool>,

@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::http::Response;
 use overshot_chat::{Delivery, Detokenizer, End, OutputParser, ParseOptions, ParsedMessage, Start};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 #[derive(Deserialize)]
 struct TokenizeFields {
@@ -19,25 +20,31 @@ struct TokenizeFields {
     add_special_tokens: Option<bool>,
 }
 
-#[derive(Serialize)]
-struct Tokenized {
+#[derive(Serialize, ToSchema)]
+pub struct Tokenized {
     count: usize,
     max_model_len: usize,
     tokens: Vec<u32>,
 }
 
-#[derive(Deserialize)]
-struct DetokenizeFields {
+#[derive(Deserialize, ToSchema)]
+pub struct DetokenizeFields {
     model: Option<String>,
     tokens: Vec<u32>,
 }
 
-#[derive(Serialize)]
-struct Rendered {
+#[derive(Serialize, ToSchema)]
+pub struct Detokenized {
+    prompt: String,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Rendered {
     prompt: String,
     token_ids: Vec<u32>,
     prompt_tokens: usize,
     /// `reasoning` or `content`: what the model's output begins with.
+    #[schema(value_type = String, pattern = "^(reasoning|content)$")]
     start: &'static str,
 }
 
@@ -49,9 +56,10 @@ struct DerenderFields {
     finish_reason: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Derendered {
+#[derive(Serialize, ToSchema)]
+pub struct Derendered {
     message: ChatMessage,
+    #[schema(value_type = String, pattern = "^(stop|length|tool_calls)$")]
     finish_reason: &'static str,
 }
 
@@ -80,10 +88,6 @@ impl App {
         let mut detokenizer = Detokenizer::new(&self.model.tokenizer);
         let mut prompt: String = fields.tokens.iter().map(|token| detokenizer.push(*token)).collect();
         prompt.push_str(detokenizer.finish());
-        #[derive(Serialize)]
-        struct Detokenized {
-            prompt: String,
-        }
         Ok(json_response(&Detokenized { prompt }))
     }
 

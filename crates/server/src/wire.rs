@@ -6,8 +6,9 @@ use crate::dialect::AllCounts;
 use overshot_chat::{ParsedMessage, Tokenizer};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct Usage {
     prompt_tokens: usize,
     completion_tokens: usize,
@@ -16,12 +17,12 @@ pub struct Usage {
     completion_tokens_details: CompletionDetails,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 struct PromptDetails {
     cached_tokens: usize,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 struct CompletionDetails {
     reasoning_tokens: usize,
 }
@@ -41,10 +42,12 @@ impl Usage {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct ChatMessage {
+    #[schema(value_type = String)]
     role: &'static str,
     /// `None` when there are only calls.
+    #[schema(required)]
     content: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     reasoning_content: String,
@@ -54,14 +57,15 @@ pub struct ChatMessage {
     unparsed_tool_text: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Call {
     id: String,
+    #[schema(value_type = String)]
     r#type: &'static str,
     function: Function,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Function {
     name: String,
     arguments: String,
@@ -86,58 +90,68 @@ impl From<ParsedMessage> for ChatMessage {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct ChatResponse<'a> {
+    #[schema(value_type = String)]
     pub id: &'a str,
+    #[schema(value_type = String)]
     pub object: &'static str,
     pub created: u64,
+    #[schema(value_type = String)]
     pub model: &'a str,
     pub choices: Vec<ChatResponseChoice>,
     pub usage: Usage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct ChatResponseChoice {
     pub index: usize,
     pub message: ChatMessage,
+    #[schema(required)]
     pub logprobs: Option<ChatLogprobs>,
+    #[schema(value_type = String, pattern = "^(stop|length|tool_calls)$")]
     pub finish_reason: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct TextResponse<'a> {
+    #[schema(value_type = String)]
     pub id: &'a str,
+    #[schema(value_type = String)]
     pub object: &'static str,
     pub created: u64,
+    #[schema(value_type = String)]
     pub model: &'a str,
     pub choices: Vec<TextResponseChoice>,
     pub usage: Usage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct TextResponseChoice {
     pub index: usize,
     pub text: String,
+    #[schema(required)]
     pub logprobs: Option<TextLogprobs>,
+    #[schema(value_type = String, pattern = "^(stop|length|tool_calls)$")]
     pub finish_reason: &'static str,
 }
 
 /// Log probabilities of a chat answer: the tokens of the thinking stand apart, markers and end tokens nowhere.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct ChatLogprobs {
     content: Vec<ChatLogprob>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reasoning_content: Vec<ChatLogprob>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ChatLogprob {
     #[serde(flatten)]
     token: TokenShown,
     top_logprobs: Vec<TokenShown>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 struct TokenShown {
     token: String,
     logprob: f32,
@@ -176,7 +190,7 @@ fn top(tokenizer: &Tokenizer, logprob: &TokenLogprob) -> Vec<TokenShown> {
 }
 
 /// Log probabilities of a text completion, as lists over its tokens.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct TextLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<f32>,

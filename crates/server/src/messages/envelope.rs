@@ -1,10 +1,10 @@
 //! Errors in Anthropic's envelope, `{"type": "error", "error": {"type", "message", "details"}, "request_id"}`, and the
 //! request's id, on every path below `/v1/messages`, whoever refuses the request.
 
-use crate::app::fresh_id;
 use crate::error::ApiError;
+use crate::gate::RequestId;
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use axum::http::{HeaderName, Request, Response, StatusCode};
 use axum::middleware::Next;
 use serde::Serialize;
 
@@ -17,13 +17,14 @@ pub async fn tell(request: Request<Body>, next: Next) -> Response<Body> {
     if !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
         return next.run(request).await;
     }
+    let id = request.extensions().get::<RequestId>().map(|id| id.0.clone());
     let mut response = next.run(request).await;
-    let id = fresh_id("req_");
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        *response.body_mut() = Body::from(envelope(&error, Some(&id)));
+        *response.body_mut() = Body::from(envelope(&error, id.as_ref().and_then(|id| id.to_str().ok())));
     }
-    let header = HeaderValue::try_from(id).expect("it is letters and digits");
-    response.headers_mut().insert(REQUEST_ID, header);
+    if let Some(id) = id {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
     response
 }
 

@@ -42,6 +42,13 @@ use std::sync::Arc;
 type Answer = Result<Response<Body>, ApiError>;
 
 /// `POST /v1/responses`.
+#[utoipa::path(
+    post,
+    path = "/v1/responses",
+    tag = "answers",
+    request_body = Object,
+    responses((status = 200, content((Object = "application/json"), (String = "text/event-stream")))),
+)]
 pub async fn create(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {
     // A short request may continue a long conversation.
     let created = app.understand_apart(request, App::created_response).await?;
@@ -55,6 +62,13 @@ pub async fn create(State(app): State<Arc<App>>, request: Request<Body>) -> Answ
 }
 
 /// `POST /v1/responses/input_tokens`: how long the prompt of such a request is.
+#[utoipa::path(
+    post,
+    path = "/v1/responses/input_tokens",
+    tag = "texts",
+    request_body = Object,
+    responses((status = 200, body = Object)),
+)]
 pub async fn input_tokens(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {
     #[derive(Serialize)]
     struct Counted {
@@ -66,6 +80,13 @@ pub async fn input_tokens(State(app): State<Arc<App>>, request: Request<Body>) -
 }
 
 /// `GET /v1/responses/{id}`.
+#[utoipa::path(
+    get,
+    path = "/v1/responses/{id}",
+    tag = "answers",
+    params(("id" = String, Path)),
+    responses((status = 200, content((Object = "application/json"), (String = "text/event-stream")))),
+)]
 pub async fn get(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let record = app.kept_response(&uri)?;
     let query = Query::new(&uri);
@@ -77,6 +98,13 @@ pub async fn get(State(app): State<Arc<App>>, uri: Uri) -> Answer {
 }
 
 /// `DELETE /v1/responses/{id}`.
+#[utoipa::path(
+    delete,
+    path = "/v1/responses/{id}",
+    tag = "answers",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Object)),
+)]
 pub async fn delete(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     #[derive(Serialize)]
     struct Deleted<'a> {
@@ -93,6 +121,13 @@ pub async fn delete(State(app): State<Arc<App>>, uri: Uri) -> Answer {
 }
 
 /// `POST /v1/responses/{id}/cancel`.
+#[utoipa::path(
+    post,
+    path = "/v1/responses/{id}/cancel",
+    tag = "answers",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Object)),
+)]
 pub async fn cancel(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let record = app.kept_response(&uri)?;
     let Told::Background(background) = &record.told else {
@@ -105,6 +140,13 @@ pub async fn cancel(State(app): State<Arc<App>>, uri: Uri) -> Answer {
 }
 
 /// `GET /v1/responses/{id}/input_items`.
+#[utoipa::path(
+    get,
+    path = "/v1/responses/{id}/input_items",
+    tag = "answers",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Object)),
+)]
 pub async fn input_items(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     #[derive(Serialize)]
     struct List<'a> {
@@ -160,7 +202,7 @@ async fn at_once(
     match delivery {
         Delivery::Stream => {
             let writer = Box::new(Writer { telling: Some((teller, keeper)) });
-            Ok(event_response(EventStream::new(answers, writer, prompt_tokens)))
+            Ok(event_response(EventStream::new(answers, writer, prompt_tokens, app.options.keep_alive)))
         }
         Delivery::Whole => {
             tell(answers, prompt_tokens, &mut teller).await?;

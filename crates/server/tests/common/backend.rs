@@ -26,6 +26,8 @@ pub struct Control {
     pub step_microseconds: AtomicU64,
     /// The next step loses its row's results, after which engine and backend no longer agree.
     pub breaks: AtomicBool,
+    /// Whether answers are drawn a byte a token, which splits everything that can be split.
+    pub spells: AtomicBool,
     is_held: Mutex<bool>,
     released: Condvar,
 }
@@ -95,6 +97,9 @@ impl Parrot {
         let spoken = self.sequences.get_mut(&page).unwrap();
         if spoken.answer.is_empty() {
             spoken.decide(&self.tokenizer);
+            if self.control.spells.load(Ordering::SeqCst) {
+                spoken.spell(&self.tokenizer);
+            }
         }
         let at = if spoken.repeats { spoken.drawn % spoken.answer.len() } else { spoken.drawn };
         let token = spoken.answer.get(at).copied().unwrap_or(eos);
@@ -127,6 +132,19 @@ impl Spoken {
         if !self.repeats {
             self.answer.push(tokenizer.end_of_sentence());
         }
+    }
+
+    /// Markers stay whole: each is one token, however it is drawn.
+    fn spell(&mut self, tokenizer: &Tokenizer) {
+        let byte_token = |byte: &u8| {
+            let is_byte = |id: &u32| !tokenizer.is_added(*id) && tokenizer.bytes_of(*id) == [*byte];
+            (0..tokenizer.vocabulary_size() as u32).find(is_byte).unwrap()
+        };
+        let spelled = self.answer.iter().flat_map(|token| match tokenizer.is_added(*token) {
+            true => vec![*token],
+            false => tokenizer.bytes_of(*token).iter().map(byte_token).collect(),
+        });
+        self.answer = spelled.collect();
     }
 }
 

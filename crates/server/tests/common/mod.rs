@@ -14,7 +14,7 @@ use overshot_backend::Sampling;
 use overshot_chat::{Effort, PromptTexts, Tokenizer};
 use overshot_engine::{Engine, Limits, StepLoop};
 use overshot_kv::PoolCapacity;
-use overshot_server::{App, EngineHandle, ServedModel, ServerLimits, ServerOptions, StepObserver, router};
+use overshot_server::{App, EngineHandle, ServedModel, ServerOptions, StepObserver, router};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Default for Setup {
             options: ServerOptions {
                 drain: Duration::from_secs(5),
                 stall: Duration::from_secs(30),
-                limits: ServerLimits::default(),
+                ..ServerOptions::default()
             },
         }
     }
