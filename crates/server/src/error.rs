@@ -18,6 +18,11 @@ pub enum ApiError {
     NoKey,
     #[error("the API key is not one of this server's")]
     WrongKey,
+    /// Not even a request: hyper's word for what is wrong with it.
+    #[error(
+        "the head of the request cannot be read ({status}): send HTTP/1.1, with a head of less than 400 kB"
+    )]
+    UnreadableHead { status: StatusCode },
     #[error("there is no {method} {path}")]
     NoSuchRoute { method: String, path: String },
     #[error("{path} takes {allowed}, not {method}")]
@@ -80,6 +85,7 @@ impl ApiError {
             ApiError::NoKey | ApiError::WrongKey => {
                 (StatusCode::UNAUTHORIZED, INVALID, Some("invalid_api_key"))
             }
+            ApiError::UnreadableHead { status } => (*status, INVALID, Some("invalid_http")),
             ApiError::NoSuchRoute { .. } => (StatusCode::NOT_FOUND, INVALID, Some("unknown_url")),
             ApiError::MethodNotAllowed { .. } => {
                 (StatusCode::METHOD_NOT_ALLOWED, INVALID, Some("method_not_allowed"))

@@ -38,6 +38,7 @@ mod stream;
 mod switches;
 mod sync;
 mod texts;
+mod unreadable_head;
 mod wire;
 mod write_deadline;
 

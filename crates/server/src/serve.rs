@@ -3,6 +3,7 @@
 
 use crate::app::App;
 use crate::routes::router;
+use crate::unreadable_head::TellUnreadableHeads;
 use crate::write_deadline::WriteDeadline;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -187,7 +188,7 @@ fn handle(
 ) {
     // Every write is a token that somebody waits for. A socket that refuses is slower, not wrong.
     let _ = stream.set_nodelay(true);
-    let stream = WriteDeadline::new(stream, app.limits().write_stall);
+    let stream = TellUnreadableHeads::new(WriteDeadline::new(stream, app.limits().write_stall));
     let has_asked = Arc::new(AtomicBool::new(false));
     let service = {
         let (router, has_asked) = (TowerToHyperService::new(router), Arc::clone(&has_asked));

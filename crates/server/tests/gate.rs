@@ -186,6 +186,33 @@ async fn half_a_request_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
+async fn a_head_that_is_no_http_gets_an_envelope_too() {
+    let server = Server::new();
+    let (address, _shutdown) = listen(&server).await;
+    let long = format!("GET /health HTTP/1.1\r\nhost: x\r\nlong: {}\r\n\r\n", "x".repeat(600_000));
+    for (head, status) in
+        [("hello\r\n\r\n", "400"), ("GET / HTTP/1.1\r\nb d\u{1}: x\r\n\r\n", "400"), (&long, "431")]
+    {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        // The server may refuse, and close, before all of it is sent.
+        let _ = socket.write_all(head.as_bytes()).await;
+        let mut bytes = Vec::new();
+        let _ = socket.read_to_end(&mut bytes).await;
+        let text = String::from_utf8(bytes).unwrap();
+        if text.is_empty() && head.len() > 1000 {
+            continue;
+        }
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text:?}");
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.contains("x-request-id: req_") && head.contains(&format!("content-length: {}", body.len()))
+        );
+        let envelope: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(envelope["error"]["code"], "invalid_http");
+    }
+}
+
+#[tokio::test]
 async fn a_body_as_large_as_the_limit_is_taken_and_one_byte_more_is_not() {
     let body = chat_body("hi", json!({})).to_string();
     for (most, status) in [(body.len(), 200), (body.len() - 1, 413)] {
