@@ -78,7 +78,10 @@ pub fn preflight(request: &Request<Body>) -> Response<Body> {
 /// Lets the page read the response.
 pub fn open(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, retry-after"));
+    headers.insert(
+        ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("x-request-id, request-id, retry-after"),
+    );
     headers.append(VARY, HeaderValue::from_static("origin"));
 }
 

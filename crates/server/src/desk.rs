@@ -13,7 +13,7 @@ use overshot_engine::{Engine, Event, Finish, RequestId};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub struct Desk {
     engine: Engine,
@@ -30,9 +30,13 @@ struct Owner {
     group: GroupId,
     choice: usize,
     mailbox: Arc<Mailbox>,
+    arrived: Instant,
+    prompt_tokens: usize,
     /// Of the last token, or of the request.
     last: Instant,
-    has_token: bool,
+    drawn_tokens: usize,
+    /// Some of it was computed.
+    has_begun: bool,
 }
 
 impl Desk {
@@ -116,7 +120,9 @@ impl Desk {
     fn submit(&mut self, submission: Submission) {
         let Submission { group, requests, mailbox, reply, arrived } = submission;
         let mut accepted = Vec::with_capacity(requests.len());
+        let mut prompt_tokens = Vec::with_capacity(requests.len());
         for request in requests {
+            prompt_tokens.push(request.prompt.len());
             match self.engine.submit(request) {
                 Ok(id) => accepted.push(id),
                 Err(refused) => {
@@ -129,7 +135,17 @@ impl Desk {
         }
         for (choice, id) in accepted.iter().enumerate() {
             let mailbox = Arc::clone(&mailbox);
-            self.owners.insert(*id, Owner { group, choice, mailbox, last: arrived, has_token: false });
+            let owner = Owner {
+                group,
+                choice,
+                mailbox,
+                arrived,
+                prompt_tokens: prompt_tokens[choice],
+                last: arrived,
+                drawn_tokens: 0,
+                has_begun: false,
+            };
+            self.owners.insert(*id, owner);
         }
         self.groups.insert(group, accepted.into_iter().map(Some).collect());
         let _ = reply.send(Ok(()));
@@ -158,8 +174,11 @@ impl Desk {
 
     fn dispatch(&mut self, event: Event, now: Instant) {
         match event {
-            Event::PrefillProgress { .. } => {}
-            Event::Token { id, sampled } => self.hand_on(id, sampled, now),
+            Event::PrefillProgress { id, .. } => self.begin(id, now),
+            Event::Token { id, sampled } => {
+                self.begin(id, now);
+                self.hand_on(id, sampled, now);
+            }
             Event::Finished { id, reason, .. } => {
                 let Some(owner) = self.owners.get(&id) else { return };
                 let end = match reason {
@@ -179,12 +198,22 @@ impl Desk {
         }
     }
 
+    /// The first step that computed some of a request has just ended: it waited until that step began.
+    fn begin(&mut self, id: RequestId, now: Instant) {
+        let Some(owner) = self.owners.get_mut(&id).filter(|owner| !owner.has_begun) else { return };
+        owner.has_begun = true;
+        let step = self.engine.trace().records().next_back().map_or(Duration::ZERO, |record| record.period);
+        let waited = now.saturating_duration_since(owner.arrived).saturating_sub(step);
+        self.shared.metrics.queue.observe(waited);
+    }
+
     fn hand_on(&mut self, id: RequestId, sampled: Sampled, now: Instant) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         let metrics = &self.shared.metrics;
-        let times = if owner.has_token { &metrics.inter_token } else { &metrics.first_token };
+        let times = if owner.drawn_tokens > 0 { &metrics.inter_token } else { &metrics.first_token };
         times.observe(now.saturating_duration_since(owner.last));
-        (owner.last, owner.has_token) = (now, true);
+        owner.last = now;
+        owner.drawn_tokens += 1;
         let unread_tokens = self.shared.limits.unread_tokens;
         if owner.mailbox.post_token(owner.choice, sampled, unread_tokens) == Posted::Full {
             let group = owner.group;
@@ -196,7 +225,13 @@ impl Desk {
     /// A request has ended, and the engine knows nothing of it any more.
     fn forget(&mut self, id: RequestId, outcome: Outcome) {
         let Some(owner) = self.owners.remove(&id) else { return };
-        self.shared.metrics.count_outcome(outcome);
+        let metrics = &self.shared.metrics;
+        metrics.count_outcome(outcome);
+        if matches!(outcome, Outcome::Stop | Outcome::Length) {
+            metrics.whole.observe(owner.arrived.elapsed());
+            metrics.prompt_length.observe_number(owner.prompt_tokens);
+            metrics.answer_length.observe_number(owner.drawn_tokens);
+        }
         let Some(group) = self.groups.get_mut(&owner.group) else { return };
         group[owner.choice] = None;
         if group.iter().all(Option::is_none) {
@@ -217,7 +252,10 @@ impl Desk {
         self.publish();
     }
 
+    /// Nothing is left to compute, so that there is time to look whether the accounts add up.
     fn rest(&mut self) {
+        let faults = self.engine.kv().check();
+        self.shared.metrics.kv_faults.store(faults.len() as u64, Relaxed);
         if let Some(observer) = &mut self.observer {
             observer.rests();
         }

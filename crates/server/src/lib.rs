@@ -21,6 +21,7 @@ mod desk;
 mod dialect;
 mod engine_handle;
 mod error;
+mod exposition;
 mod fields;
 mod gate;
 mod job;

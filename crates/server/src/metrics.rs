@@ -2,14 +2,12 @@
 //! engine's thread, from the arrival of a request there to the moment its token is handed on; what the network adds
 //! is not in them.
 
+use crate::exposition::{Exposition, Histogram, LENGTH_TOKENS, REQUEST_SECONDS, STEP_SECONDS};
+use crate::sync::lock;
 use overshot_kv::{Kv, Pool};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
-
-use crate::sync::lock;
 
 /// How a request's choice ended. A refusal is no end: it is counted by its HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +48,18 @@ pub struct Metrics {
     pub connections: AtomicU64,
     kv_used: [AtomicU64; Pool::ALL.len()],
     kv_capacity: [u64; Pool::ALL.len()],
+    /// What a walk over all cache pages found wrong when the engine last had nothing to do.
+    pub kv_faults: AtomicU64,
     pub step: Histogram,
     pub first_token: Histogram,
     pub inter_token: Histogram,
+    /// From a request's arrival to the step that first computes some of it.
+    pub queue: Histogram,
+    /// From its arrival to its end, of those that ended as they should.
+    pub whole: Histogram,
+    /// Tokens of prompts and of answers of the same.
+    pub prompt_length: Histogram,
+    pub answer_length: Histogram,
     /// Responses by route and status. Both are few: routes are templates, not paths.
     responses: Mutex<BTreeMap<(&'static str, u16), u64>>,
 }
@@ -69,9 +76,14 @@ impl Metrics {
             connections: AtomicU64::new(0),
             kv_used: Default::default(),
             kv_capacity: Pool::ALL.map(|pool| kv.free_pages(pool) as u64),
+            kv_faults: AtomicU64::new(0),
             step: Histogram::new(&STEP_SECONDS),
-            first_token: Histogram::new(&FIRST_TOKEN_SECONDS),
+            first_token: Histogram::new(&REQUEST_SECONDS),
             inter_token: Histogram::new(&STEP_SECONDS),
+            queue: Histogram::new(&REQUEST_SECONDS),
+            whole: Histogram::new(&REQUEST_SECONDS),
+            prompt_length: Histogram::new(&LENGTH_TOKENS),
+            answer_length: Histogram::new(&LENGTH_TOKENS),
             responses: Mutex::default(),
         }
     }
@@ -128,6 +140,12 @@ impl Metrics {
             ("overshot_requests_waiting", "gauge", "Requests that hold no cache pages yet", &self.waiting),
             ("overshot_requests_running", "gauge", "Requests that hold cache pages", &self.running),
             ("overshot_connections", "gauge", "Open connections", &self.connections),
+            (
+                "overshot_kv_faults",
+                "gauge",
+                "What a walk over all cache pages found wrong at the last rest; anything but 0 is a bug",
+                &self.kv_faults,
+            ),
         ] {
             out.family(name, kind, help);
             out.sample(name, &[], value.load(Relaxed));
@@ -141,6 +159,26 @@ impl Metrics {
                 &self.first_token,
             ),
             ("overshot_inter_token_seconds", "Between two tokens of one answer", &self.inter_token),
+            (
+                "overshot_request_queue_seconds",
+                "From a request's arrival at the engine to the step that first computes some of it",
+                &self.queue,
+            ),
+            (
+                "overshot_request_seconds",
+                "From a request's arrival at the engine to its end, by stop or length",
+                &self.whole,
+            ),
+            (
+                "overshot_request_prompt_tokens",
+                "Prompt tokens of requests that ended by stop or length",
+                &self.prompt_length,
+            ),
+            (
+                "overshot_request_generated_tokens",
+                "Tokens drawn for requests that ended by stop or length",
+                &self.answer_length,
+            ),
         ] {
             out.family(name, "histogram", help);
             histogram.render(name, &mut out);
@@ -167,86 +205,9 @@ impl Metrics {
     }
 }
 
-/// Upper bounds of buckets, in seconds: a fast model's step to a large one's long prefill chunk.
-const STEP_SECONDS: [f64; 14] =
-    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
-const FIRST_TOKEN_SECONDS: [f64; 14] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0];
-
-/// Counts durations by size.
-#[derive(Debug)]
-pub struct Histogram {
-    bounds: &'static [f64],
-    /// One more than bounds: the last is for what exceeds them all.
-    counts: Vec<AtomicU64>,
-    sum_nanoseconds: AtomicU64,
-}
-
-impl Histogram {
-    fn new(bounds: &'static [f64]) -> Self {
-        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Histogram { bounds, counts, sum_nanoseconds: AtomicU64::new(0) }
-    }
-
-    pub fn observe(&self, duration: Duration) {
-        let seconds = duration.as_secs_f64();
-        let bucket = self.bounds.partition_point(|bound| *bound < seconds);
-        self.counts[bucket].fetch_add(1, Relaxed);
-        self.sum_nanoseconds.fetch_add(duration.as_nanos() as u64, Relaxed);
-    }
-
-    fn render(&self, name: &str, out: &mut Exposition) {
-        let mut total = 0;
-        for (index, count) in self.counts.iter().enumerate() {
-            total += count.load(Relaxed);
-            let bound = self.bounds.get(index).map_or("+Inf".to_owned(), f64::to_string);
-            out.sample(&format!("{name}_bucket"), &[("le", &bound)], total);
-        }
-        let seconds = self.sum_nanoseconds.load(Relaxed) as f64 / 1e9;
-        let _ = writeln!(out.text, "{name}_sum {seconds}");
-        out.sample(&format!("{name}_count"), &[], total);
-    }
-}
-
-#[derive(Default)]
-struct Exposition {
-    text: String,
-}
-
-impl Exposition {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    /// Label values are the server's own words: none needs escaping.
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
-        self.text.push_str(name);
-        for (index, (label, value)) in labels.iter().enumerate() {
-            let open = if index == 0 { '{' } else { ',' };
-            let _ = write!(self.text, "{open}{label}=\"{value}\"");
-        }
-        let close = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.text, "{close} {value}");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn buckets_add_up_and_include_their_bound() {
-        let histogram = Histogram::new(&[0.5, 1.0]);
-        for milliseconds in [100, 500, 700, 5000] {
-            histogram.observe(Duration::from_millis(milliseconds));
-        }
-        let mut out = Exposition::default();
-        histogram.render("x", &mut out);
-        assert_eq!(
-            out.text,
-            "x_bucket{le=\"0.5\"} 2\nx_bucket{le=\"1\"} 3\nx_bucket{le=\"+Inf\"} 4\nx_sum 6.3\nx_count 4\n"
-        );
-    }
 
     #[test]
     fn outcomes_stand_at_their_own_index() {
