@@ -21,10 +21,26 @@ impl TokenMask {
         mask
     }
 
+    /// Takes bits as others keep them: 32 a word, the lowest first. Bits beyond the vocabulary are dropped.
+    pub fn from_halves(vocab_size: usize, halves: &[u32]) -> Self {
+        let mut mask = TokenMask::all(vocab_size);
+        for (index, word) in mask.words.iter_mut().enumerate() {
+            let half = |at: usize| u64::from(halves.get(at).copied().unwrap_or(0));
+            *word &= half(2 * index) | half(2 * index + 1) << 32;
+        }
+        mask
+    }
+
     /// Allows `token`; nothing happens beyond the vocabulary.
     pub fn allow(&mut self, token: u32) {
         if let Some(word) = self.words.get_mut(token as usize / 64) {
             *word |= 1 << (token % 64);
+        }
+    }
+
+    pub fn forbid(&mut self, token: u32) {
+        if let Some(word) = self.words.get_mut(token as usize / 64) {
+            *word &= !(1 << (token % 64));
         }
     }
 
@@ -57,5 +73,15 @@ mod tests {
                 "{vocab_size}"
             );
         }
+    }
+
+    #[test]
+    fn bits_of_others_are_read_and_bits_beyond_the_vocabulary_dropped() {
+        let mut mask = TokenMask::from_halves(66, &[1, 1 << 31, u32::MAX]);
+        assert_eq!((0..200).filter(|token| mask.allows(*token)).collect::<Vec<u32>>(), [0, 63, 64, 65]);
+        mask.forbid(64);
+        mask.forbid(1000);
+        assert_eq!((0..200).filter(|token| mask.allows(*token)).collect::<Vec<u32>>(), [0, 63, 65]);
+        assert!(TokenMask::from_halves(200, &[]).is_empty());
     }
 }
