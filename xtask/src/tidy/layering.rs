@@ -5,7 +5,7 @@ use super::Finding;
 use super::tree::Tree;
 
 /// A crate's folder and the crates of this workspace that it may name. An absent folder has no rule.
-const ALLOWED: [(&str, &[&str]); 11] = [
+const ALLOWED: [(&str, &[&str]); 12] = [
     ("model", &[]),
     ("chat", &[]),
     ("kv", &[]),
@@ -13,9 +13,10 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("backend-cpu", &["backend", "kv", "model"]),
     ("backend-cuda", &["backend", "kv", "model", "gpu-model"]),
     ("engine", &["backend", "kv", "model"]),
+    ("grammar", &["engine", "chat", "backend", "kv", "model"]),
     ("lab", &["gpu-model"]),
     ("gpu-model", &[]),
-    ("server", &["engine", "chat", "backend", "kv", "model"]),
+    ("server", &["grammar", "engine", "chat", "backend", "kv", "model"]),
     ("overshot", &["server", "lab", "gpu-model", "model", "chat", "kv", "backend", "backend-cpu", "engine"]),
 ];
 
