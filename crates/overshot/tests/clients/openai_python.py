@@ -113,7 +113,7 @@ MIXED = [
 
 
 def check_responses(overshot):
-    with playing(overshot, [["One ", "two."], MIXED, MIXED, ["Done."]]) as client:
+    with playing(overshot, [["One ", "two."], MIXED, MIXED, ["Done."], ["Done."]]) as client:
         name = model(client)
         answer = client.responses.create(model=name, input="Hello?", metadata={"a": "b"})
         assert (answer.output_text, answer.status, answer.error) == ("One two.", "completed", None)
