@@ -20,7 +20,7 @@ struct Arguments {
 enum Chore {
     /// Check what compilers do not: layering, file sizes, dead paths in documents, stray markers, unsafe code.
     Tidy,
-    /// Run the randomised tests with many more cases than the suite does, in release with overflow checks.
+    /// Run the randomised tests with many more cases than the suite does, or a server under many clients for a while.
     Soak(soak::Arguments),
     /// Write a checkpoint with the geometry of DeepSeek-V4-Flash, a few layers deep, with random weights.
     RealLayer(real_layer::Arguments),

@@ -1,5 +1,6 @@
 //! Runs the randomised tests for as many cases as patience allows. A randomised test reads the number of its
-//! cases from `OVERSHOT_FUZZ_CASES`; that is also how this command finds them. It adds no test of its own.
+//! cases from `OVERSHOT_FUZZ_CASES`; that is also how this command finds them. Or it keeps one server under many clients
+//! for a while, which is a test of its own kind. It adds no test itself.
 
 use anyhow::{Context, bail};
 use std::collections::BTreeSet;
@@ -8,6 +9,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 const CASES_VARIABLE: &str = "OVERSHOT_FUZZ_CASES";
+const SERVER_VARIABLE: &str = "OVERSHOT_SOAK_SECONDS";
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -17,6 +19,9 @@ pub struct Arguments {
     /// Only packages whose name contains this.
     #[arg(long)]
     package: Option<String>,
+    /// Instead, keep a server under 64 clients for that many seconds: some leave, some send nonsense.
+    #[arg(long, value_name = "N", conflicts_with_all = ["cases", "package"])]
+    server_seconds: Option<u64>,
 }
 
 /// One test binary: the unit tests of a package, or one file of its `tests/`.
@@ -28,6 +33,9 @@ struct Target {
 }
 
 pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(seconds) = arguments.server_seconds {
+        return run_server(root, seconds);
+    }
     let wanted = arguments.package.as_deref().unwrap_or_default();
     let targets: Vec<Target> =
         targets(root)?.into_iter().filter(|target| target.package.contains(wanted)).collect();
@@ -49,6 +57,15 @@ pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
         arguments.cases
     );
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// With the profile of the tests, which have built it already: it is optimised, and an overflow stops it.
+fn run_server(root: &Path, seconds: u64) -> anyhow::Result<ExitCode> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--package", "overshot", "--test", "serve_soak", "--", "--nocapture"]);
+    cargo.env(SERVER_VARIABLE, seconds.to_string()).current_dir(root);
+    let passed = cargo.status().context("cannot run cargo")?.success();
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run_target(root: &Path, target: &Target, cases: u64) -> anyhow::Result<bool> {

@@ -94,11 +94,7 @@ impl App {
         request: Request<Body>,
         understand: impl FnOnce(&App, &[u8]) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        // Whoever is still sending when everything is over is not waited for.
-        let received = tokio::select! {
-            received = body::read(request, self.limits(), &self.large_bodies) => received?,
-            () = self.engine.ended() => return Err(self.engine.refusal().unwrap_or(ApiError::ShuttingDown)),
-        };
+        let received = self.receive(request).await?;
         if received.bytes.len() <= self.limits().small_body_bytes {
             return understand(self, &received.bytes);
         }
@@ -114,8 +110,16 @@ impl App {
         request: Request<Body>,
         understand: impl FnOnce(&App, &[u8]) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let received = body::read(request, self.limits(), &self.large_bodies).await?;
+        let received = self.receive(request).await?;
         self.understand_elsewhere(received, understand).await
+    }
+
+    /// Whoever is still sending when everything is over is not waited for.
+    async fn receive(&self, request: Request<Body>) -> Result<ReceivedBody, ApiError> {
+        tokio::select! {
+            received = body::read(request, self.limits(), &self.large_bodies) => received,
+            () = self.engine.ended() => Err(self.engine.refusal().unwrap_or(ApiError::ShuttingDown)),
+        }
     }
 
     async fn understand_elsewhere<T: Send + 'static>(

@@ -1,4 +1,5 @@
-//! A server as a process of its own, on a port of its own, playing a script; and what the tests ask of it.
+//! A server as a process of its own, on a port of its own, playing a script or running the built-in model; and what
+//! the tests ask of it.
 
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -21,7 +22,7 @@ pub struct Server {
     child: Child,
     log: Arc<Mutex<String>>,
     at_rest: BTreeMap<String, String>,
-    _script: tempfile::NamedTempFile,
+    _script: Option<tempfile::NamedTempFile>,
 }
 
 impl Server {
@@ -33,9 +34,20 @@ impl Server {
     pub fn start_with_fault(script: &str, flags: &[&str], fault: Option<&str>) -> Server {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), script).unwrap();
+        let backend = format!("scripted:{}", file.path().display());
+        let mut server = Server::spawn(&[&["--backend", &backend], flags].concat(), fault);
+        server._script = Some(file);
+        server
+    }
+
+    /// The built-in model.
+    pub fn with_model(flags: &[&str]) -> Server {
+        Server::spawn(flags, None)
+    }
+
+    fn spawn(flags: &[&str], fault: Option<&str>) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_overshot"));
-        command.args(["serve", "--port", "0", "--backend", &format!("scripted:{}", file.path().display())]);
-        command.args(flags).env_remove("OVERSHOT_FAULT");
+        command.args(["serve", "--port", "0"]).args(flags).env_remove("OVERSHOT_FAULT");
         fault.map(|fault| command.env("OVERSHOT_FAULT", fault));
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -53,7 +65,7 @@ impl Server {
             panic!("no server: {first:?} {}", log.lock().unwrap());
         };
         let address = address.parse().unwrap();
-        let mut server = Server { address, child, log, at_rest: BTreeMap::new(), _script: file };
+        let mut server = Server { address, child, log, at_rest: BTreeMap::new(), _script: None };
         server.at_rest = server.held();
         server
     }
@@ -115,6 +127,13 @@ impl Server {
             assert!(started.elapsed() < PATIENCE, "{what}: not after {PATIENCE:?}; {:#?}", self.metrics());
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Resident memory of the process, where the system tells it.
+    pub fn resident_kib(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        line.split_whitespace().next()?.parse().ok()
     }
 
     /// Sends SIGTERM.

@@ -1,0 +1,323 @@
+//! The server under clients of every kind at once, for as long as patience allows: each answer is the one that the
+//! request gets alone, whatever leaves or breaks beside it; afterwards nothing is held, and memory has not grown.
+//! `OVERSHOT_SOAK_SECONDS` is how long; `cargo xtask soak --server-seconds N` sets it.
+
+#![cfg(all(feature = "embedded-model", unix))]
+#![allow(clippy::unwrap_used)]
+
+mod serving;
+
+use serde_json::{Value, json};
+use serving::Server;
+use serving::http::{Answer, Exchange};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Percent of requests whose client leaves, and whose body is broken.
+const LEAVING: u32 = 20;
+const MALFORMED: u32 = 5;
+
+/// Longest time that `/health` may take on a machine that everybody else keeps busy.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Memory is judged only where there was time for it to settle: pages of the cache become resident when first used, and
+/// 64 clients of the small model take minutes to use them all. Shorter runs only tell it.
+const SECONDS_FOR_MEMORY: u64 = 600;
+
+const BROKEN: [(&str, &str); 8] = [
+    ("/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"cut"),
+    ("/v1/chat/completions", "{\"messages\": \"hello\"}"),
+    ("/v1/chat/completions", "{\"messages\": [{\"role\": \"nobody\"}]}"),
+    ("/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"n\": 0}"),
+    ("/v1/chat/completions", "\u{0}"),
+    ("/v1/completions", "{\"prompt\": [99999999]}"),
+    ("/v1/completions", "[]"),
+    ("/v1/nothing", "{}"),
+];
+
+/// A request, and what it is answered alone.
+struct Task {
+    path: &'static str,
+    body: Value,
+    answer: Value,
+}
+
+/// Bodies in the words of each API, thinking and not, with tools, stop strings and seeds.
+fn requests() -> Vec<(&'static str, Value)> {
+    let said = |text: &str, more: Value| {
+        let mut body =
+            json!({"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 60});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ("/v1/chat/completions", body)
+    };
+    let parameters = json!({"type": "object", "properties": {"id": {"type": "string"}}});
+    let tools = json!([{"type": "function", "function":
+        {"name": "read_meter", "description": "Reads a meter.", "parameters": parameters}}]);
+    vec![
+        said("What is the capital of France?", json!({})),
+        said("What is 6 times 4?", json!({"reasoning_effort": "high"})),
+        said("Hello", json!({"temperature": 1, "seed": 7})),
+        said("Hello", json!({"temperature": 1, "seed": 8, "n": 2, "max_tokens": 20})),
+        said("Read meter A7.", json!({"tools": tools})),
+        said("Read meter A7.", json!({"tools": tools, "tool_choice": "none"})),
+        said("What is the capital of France?", json!({"stop": " is"})),
+        said(&"Tell me more. ".repeat(40), json!({"max_tokens": 5})),
+        ("/v1/completions", json!({"prompt": "The capital of", "temperature": 0, "max_tokens": 12})),
+        (
+            "/v1/completions",
+            json!({"prompt": ["One two", "a b c"], "temperature": 1, "seed": 3, "max_tokens": 9}),
+        ),
+    ]
+}
+
+/// What an answer says, without what is new in every answer.
+fn gist(whole: &Value) -> Value {
+    let choices = whole["choices"].as_array().unwrap_or_else(|| panic!("no answer: {whole}"));
+    let choices = choices.iter().map(|choice| {
+        let message = &choice["message"];
+        let calls =
+            message["tool_calls"].as_array().into_iter().flatten().map(|call| call["function"].clone());
+        json!([
+            choice["text"].as_str().or(message["content"].as_str()).unwrap_or_default(),
+            message["reasoning_content"].as_str().unwrap_or_default(),
+            message["unparsed_tool_text"].as_str().unwrap_or_default(),
+            calls.collect::<Vec<Value>>(),
+            choice["finish_reason"],
+        ])
+    });
+    json!([choices.collect::<Vec<Value>>(), whole["usage"]])
+}
+
+/// The same of a stream, whose last event tells the usage.
+fn gist_of_events(events: &[Value], choices: usize) -> Value {
+    let mut whole = json!({"choices": [], "usage": null});
+    for index in 0..choices {
+        let mut choice = json!({"text": "", "message": {}, "finish_reason": null});
+        let mut calls: Vec<Value> = Vec::new();
+        for chunk in events.iter().flat_map(|event| event["choices"].as_array().into_iter().flatten()) {
+            if chunk["index"] != index {
+                continue;
+            }
+            if let Some(text) = chunk["text"].as_str() {
+                choice["text"] = format!("{}{text}", choice["text"].as_str().unwrap()).into();
+            }
+            for field in ["content", "reasoning_content", "unparsed_tool_text"] {
+                if let Some(text) = chunk["delta"][field].as_str() {
+                    let before = choice["message"][field].as_str().unwrap_or_default();
+                    choice["message"][field] = format!("{before}{text}").into();
+                }
+            }
+            for call in chunk["delta"]["tool_calls"].as_array().into_iter().flatten() {
+                add_call(&mut calls, call);
+            }
+            for withdrawn in chunk["delta"]["withdrawn_tool_calls"].as_array().into_iter().flatten() {
+                calls.retain(|call| &call["index"] != withdrawn);
+            }
+            if !chunk["finish_reason"].is_null() {
+                assert!(choice["finish_reason"].is_null(), "two finishes: {chunk}");
+                choice["finish_reason"] = chunk["finish_reason"].clone();
+            }
+        }
+        choice["message"]["tool_calls"] = calls.into();
+        if choice["message"]["content"].is_string() {
+            choice["text"] = Value::Null;
+        }
+        whole["choices"].as_array_mut().unwrap().push(choice);
+    }
+    whole["usage"] = events.last().unwrap()["usage"].clone();
+    gist(&whole)
+}
+
+fn add_call(calls: &mut Vec<Value>, delta: &Value) {
+    match calls.iter_mut().find(|call| call["index"] == delta["index"]) {
+        None => calls.push(delta.clone()),
+        Some(call) => {
+            let arguments = &mut call["function"]["arguments"];
+            let more = delta["function"]["arguments"].as_str().unwrap();
+            *arguments = format!("{}{more}", arguments.as_str().unwrap()).into();
+        }
+    }
+}
+
+fn begin(server: &Server, path: &str, body: &Value) -> Exchange {
+    Exchange::begin(server.address, "POST", path, Some(&body.to_string()))
+}
+
+fn streamed(body: &Value) -> Value {
+    let mut body = body.clone();
+    body["stream"] = json!(true);
+    body["stream_options"] = json!({"include_usage": true});
+    body
+}
+
+#[derive(Default)]
+struct Tally {
+    answered: AtomicU64,
+    left: AtomicU64,
+    refused: AtomicU64,
+    wrong: Mutex<Vec<String>>,
+}
+
+struct Soak<'a> {
+    server: &'a Server,
+    tasks: &'a [Task],
+    ends: Instant,
+    is_over: AtomicBool,
+    tally: Tally,
+}
+
+impl Soak<'_> {
+    fn client(&self, mut random: fastrand::Rng) {
+        while Instant::now() < self.ends {
+            let task = random.choice(self.tasks).unwrap();
+            let kind = random.u32(..100);
+            if kind < MALFORMED {
+                self.break_a_body(&mut random);
+            } else if kind < MALFORMED + LEAVING {
+                self.leave(task, &mut random);
+            } else {
+                self.ask(task, &mut random);
+            }
+        }
+    }
+
+    fn ask(&self, task: &Task, random: &mut fastrand::Rng) {
+        let told = if random.bool() {
+            let mut events = begin(self.server, task.path, &streamed(&task.body)).events();
+            let data: Vec<String> = std::iter::from_fn(|| events.next_data()).collect();
+            assert_eq!(data.last().map(String::as_str), Some("[DONE]"), "{data:?}");
+            let events: Vec<Value> =
+                data[..data.len() - 1].iter().map(|data| serde_json::from_str(data).unwrap()).collect();
+            gist_of_events(&events, task.answer[0].as_array().unwrap().len())
+        } else {
+            gist(&answered(begin(self.server, task.path, &task.body).whole()))
+        };
+        if told != task.answer {
+            let wrong = format!("{}\n  alone: {}\n  now:   {told}", task.body, task.answer);
+            self.tally.wrong.lock().unwrap().push(wrong);
+        }
+        self.tally.answered.fetch_add(1, Relaxed);
+    }
+
+    fn leave(&self, task: &Task, random: &mut fastrand::Rng) {
+        if random.bool() {
+            let mut events = begin(self.server, task.path, &streamed(&task.body)).events();
+            for _ in 0..random.usize(..6) {
+                events.next_data();
+            }
+            events.abandon();
+        } else {
+            let exchange = begin(self.server, task.path, &task.body);
+            std::thread::sleep(Duration::from_millis(random.u64(..40)));
+            exchange.abandon();
+        }
+        self.tally.left.fetch_add(1, Relaxed);
+    }
+
+    fn break_a_body(&self, random: &mut fastrand::Rng) {
+        let (path, body) = random.choice(BROKEN).unwrap();
+        let answer = Exchange::begin(self.server.address, "POST", path, Some(body)).whole();
+        assert!(
+            (400..500).contains(&answer.status) && !answer.error_code().is_empty(),
+            "{body}: {}",
+            answer.text()
+        );
+        self.tally.refused.fetch_add(1, Relaxed);
+    }
+
+    /// The longest that `/health` took.
+    fn watch_health(&self) -> Duration {
+        let mut longest = Duration::ZERO;
+        while !self.is_over.load(Relaxed) {
+            let asked = Instant::now();
+            assert_eq!(self.server.get("/health").status, 200);
+            longest = longest.max(asked.elapsed());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        longest
+    }
+
+    fn watch_memory(&self) -> Vec<u64> {
+        let mut seen = Vec::new();
+        while !self.is_over.load(Relaxed) {
+            seen.extend(self.server.resident_kib());
+            std::thread::sleep(Duration::from_millis(250));
+        }
+        seen
+    }
+}
+
+fn answered(answer: Answer) -> Value {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+#[test]
+fn many_clients_for_a_while() {
+    let asked = std::env::var("OVERSHOT_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let seconds: u64 = asked.unwrap_or(3);
+    let clients = if asked.is_some() { 64 } else { 8 };
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    // A cache that is too small for all of them: some give way to others.
+    let server =
+        Server::with_model(&["--max-batch", "32", "--kv-pool-tokens", "8192", "--chunk-tokens", "64"]);
+    let alone = |(path, body): (&'static str, Value)| {
+        let answer = gist(&answered(begin(&server, path, &body).whole()));
+        Task { path, body, answer }
+    };
+    let tasks: Vec<Task> = requests().into_iter().map(alone).collect();
+    let ends = Instant::now() + Duration::from_secs(seconds);
+    let soak = Soak {
+        server: &server,
+        tasks: &tasks,
+        ends,
+        is_over: AtomicBool::new(false),
+        tally: Tally::default(),
+    };
+    let (health, memory) = std::thread::scope(|scope| {
+        let health = scope.spawn(|| soak.watch_health());
+        let memory = scope.spawn(|| soak.watch_memory());
+        let run = |client| soak.client(fastrand::Rng::with_seed(seed ^ client));
+        let running: Vec<_> = (0..clients).map(|client| scope.spawn(move || run(client))).collect();
+        let outcomes: Vec<_> = running.into_iter().map(|client| client.join()).collect();
+        soak.is_over.store(true, Relaxed);
+        assert!(outcomes.iter().all(Result::is_ok), "a client saw something that is not so");
+        (health.join().unwrap(), memory.join().unwrap())
+    });
+    server.rests();
+    let Tally { answered, left, refused, wrong } = &soak.tally;
+    println!(
+        "{answered:?} answers, {left:?} clients left, {refused:?} bodies refused, {} preemptions, /health within {health:?}",
+        server.metric("overshot_preemptions_total")
+    );
+    let wrong = wrong.lock().unwrap();
+    assert!(wrong.is_empty(), "{} answers differ from those alone, such as {}", wrong.len(), wrong[0]);
+    assert!(answered.load(Relaxed) > 0);
+    assert!(health < HEALTH_PATIENCE, "/health took {health:?}");
+    assert_eq!(server.metric("overshot_answers_total{outcome=\"failed\"}"), 0);
+    assert_eq!(server.metric("overshot_kv_faults"), 0, "the accounts of the cache do not add up");
+    check_memory(&memory, seconds);
+}
+
+/// What is resident at the end is within 5 % of what it was once everything had been seen: a third of the time.
+fn check_memory(seen_kib: &[u64], seconds: u64) {
+    if seen_kib.is_empty() {
+        return println!("this system does not tell how much memory is resident");
+    }
+    let median = |part: &[u64]| {
+        let mut part = part.to_vec();
+        part.sort_unstable();
+        part[part.len() / 2]
+    };
+    let tenth = seen_kib.len().div_ceil(10);
+    let warm = median(&seen_kib[seen_kib.len() / 3..][..tenth]);
+    let last = median(&seen_kib[seen_kib.len() - tenth..]);
+    println!("resident: {warm} KiB after the warm-up, {last} KiB at the end");
+    let is_flat = last * 100 <= warm * 105;
+    assert!(
+        is_flat || seconds < SECONDS_FOR_MEMORY,
+        "memory grew from {warm} KiB to {last} KiB: {seen_kib:?}"
+    );
+}
