@@ -66,7 +66,8 @@ async fn a_key_opens_everything_and_little_is_open_without() {
             assert_eq!(envelope["error"]["code"], "invalid_api_key", "{method} {path}");
         }
     }
-    assert_eq!(server.metric("x").await, 0, "/metrics needs a key");
+    let told = text(ask(&server, "POST", "/v1/messages", &[("x-request-id", "mine")], "{}").await).await;
+    assert!(told.contains("authentication_error") && told.contains("\"request_id\":\"mine\""), "{told}");
     let headers = [("authorization", "Bearer one")];
     let metrics = text(ask(&server, "GET", "/metrics", &headers, "").await).await;
     assert!(

@@ -124,6 +124,7 @@ fn complete(path: &str, operation: &mut Operation) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::ServerLimits;
     use crate::routes;
 
     /// Pages for people, not for programs.
@@ -152,6 +153,19 @@ mod tests {
             let name = reference.split('"').next().unwrap();
             assert!(schemas.contains_key(name), "{name}");
         }
-        assert!(text.contains("\"maximum\":20"), "bounds are told");
+    }
+
+    #[test]
+    fn bounds_that_are_told_are_those_that_hold() {
+        let value = serde_json::to_value(document()).unwrap();
+        let told = |schema: &str, field: &str, bound: &str| {
+            value["components"]["schemas"][schema]["properties"][field][bound]
+                .as_u64()
+                .map(|bound| bound as usize)
+        };
+        let limits = ServerLimits::default();
+        assert_eq!(told("CommonFields", "n", "maximum"), Some(limits.choices));
+        assert_eq!(told("CommonFields", "stop_token_ids", "maxItems"), Some(limits.stop_tokens - 1));
+        assert_eq!(told("TextFields", "logprobs", "maximum"), Some(limits.top_logprobs));
     }
 }
