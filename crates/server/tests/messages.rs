@@ -5,10 +5,14 @@
 
 mod common;
 
+use axum::body::Body;
+use axum::http::Request;
 use common::anthropic::{error, events, folded};
 use common::{MODEL, Server, Setup, merge};
 use overshot_engine::StepLoop;
+use overshot_server::router;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 const MESSAGES: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
@@ -377,6 +381,21 @@ async fn deferred_tools_are_read_where_a_search_has_found_them() {
         async move { server.post(COUNT, &body).await.json()["input_tokens"].as_u64().unwrap() }
     };
     assert_eq!(count(both).await, count(tools()).await);
+}
+
+#[tokio::test]
+async fn a_message_starts_before_its_first_token() {
+    let server = Server::new();
+    server.control.hold();
+    let body = body("hi", json!({"stream": true})).to_string();
+    let request = Request::builder().method("POST").uri(MESSAGES).body(Body::from(body)).unwrap();
+    let mut stream = router(server.app.clone()).oneshot(request).await.unwrap().into_body();
+    let frame = http_body_util::BodyExt::frame(&mut stream).await.unwrap().unwrap();
+    let text = String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap();
+    let [start] = &events(&text)[..] else { panic!("{text}") };
+    assert_eq!(start["type"], "message_start");
+    assert!(start["message"]["usage"]["input_tokens"].as_u64().unwrap() > 0, "{start}");
+    server.control.release();
 }
 
 #[tokio::test]

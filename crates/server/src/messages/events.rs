@@ -45,9 +45,12 @@ impl MessageEvents {
 }
 
 impl EventWriter for MessageEvents {
-    fn begin(&mut self, _prompt_tokens: usize, out: &mut BytesMut) {
+    /// Clients count on it while a long prompt is computed.
+    fn announce(&mut self, out: &mut BytesMut) {
         out.put(self.start.split());
     }
+
+    fn begin(&mut self, _prompt_tokens: usize, _out: &mut BytesMut) {}
 
     fn piece(&mut self, _choice: usize, piece: &Piece, out: &mut BytesMut) {
         if let Some(delta) = &piece.delta {
