@@ -69,6 +69,10 @@ impl EventWriter for MessageEvents {
         put(&Event::MessageStop, out);
     }
 
+    fn keep_alive(&mut self, out: &mut BytesMut) {
+        out.put_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
+    }
+
     /// No `message_stop` follows: the answer is not whole.
     fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
         out.put_slice(b"event: error\ndata: ");
