@@ -1,6 +1,10 @@
 //! From the logits of a step to the results of its rows, on the host.
 
-use crate::{Choice, Row, RowFailure, RowResult, Sampler, StepMasks, StepPlan, TokenMask, Wanted};
+use crate::{
+    Choice, Row, RowFailure, RowResult, Sampled, Sampler, Sampling, SamplingError, StepMasks, StepPlan,
+    TokenMask, Wanted,
+};
+use std::borrow::Cow;
 
 /// What every row of `plan` gets. `logits` has those that the rows want, `[positions, vocab]`, row after row; `drawn`
 /// what the plan before drew, by row, for placeholders.
@@ -17,8 +21,7 @@ pub fn draw_rows(
     for (index, row) in plan.rows.iter().enumerate() {
         let (logits, others) = rest.split_at(row.wanted_positions().len() * vocab_size);
         rest = others;
-        let mask = masks.rows.iter().find(|(row, _)| *row == index).map(|(_, mask)| mask);
-        results.push(result_of(sampler, row, drawn, logits, mask));
+        results.push(result_of(sampler, row, drawn, logits, masks.of_row(index)));
     }
     results
 }
@@ -30,29 +33,58 @@ fn result_of(
     logits: &[f32],
     mask: Option<&TokenMask>,
 ) -> RowResult {
-    let before = row.placeholder.map(|named| drawn.get(named).copied().flatten());
-    if before == Some(None) {
-        return RowResult { failure: Some(RowFailure::NoPlaceholderToken), ..RowResult::default() };
-    }
-    match &row.wanted {
-        Wanted::Nothing => RowResult::default(),
-        Wanted::LastLogits | Wanted::AllLogits => {
-            RowResult { logits: logits.to_vec(), ..RowResult::default() }
+    match RowDraw::of(row, drawn, mask) {
+        Err(failure) => RowResult { failure: Some(failure), ..RowResult::default() },
+        Ok(None) => RowResult { logits: logits.to_vec(), ..RowResult::default() },
+        Ok(Some(RowDraw { sampling, seen, position, mask })) => {
+            RowResult::of_draw(sampler.sample_among(logits, sampling, &seen, position, mask))
         }
-        Wanted::Token { sampling, seen, choice } => {
-            let position = row.start + row.tokens.len();
-            let counted = before.flatten().filter(|_| sampling.has_penalties());
-            let counted = counted.map(|token| with_one_more(seen, token));
-            let seen = counted.as_deref().unwrap_or(seen);
-            let nothing = TokenMask::default();
-            let allowed = match choice {
+    }
+}
+
+/// What a sampler is told of a row that draws, beside its logits.
+#[derive(Clone, Debug)]
+pub struct RowDraw<'a> {
+    pub sampling: &'a Sampling,
+    /// A placeholder's token included.
+    pub seen: Cow<'a, [(u32, u32)]>,
+    pub position: usize,
+    pub mask: Option<&'a TokenMask>,
+}
+
+impl<'a> RowDraw<'a> {
+    /// `None` for a row that draws nothing. `mask` is the row's own; one that never came allows nothing.
+    ///
+    /// # Errors
+    /// A row that goes on from a token which was not drawn fails, whatever it wants.
+    pub fn of(
+        row: &'a Row,
+        drawn: &[Option<u32>],
+        mask: Option<&'a TokenMask>,
+    ) -> Result<Option<Self>, RowFailure> {
+        let before = row.placeholder.map(|named| drawn.get(named).copied().flatten());
+        if before == Some(None) {
+            return Err(RowFailure::NoPlaceholderToken);
+        }
+        let Wanted::Token { sampling, seen, choice } = &row.wanted else { return Ok(None) };
+        let counted = before.flatten().filter(|_| sampling.has_penalties());
+        Ok(Some(RowDraw {
+            sampling,
+            seen: counted.map_or(Cow::Borrowed(seen), |token| Cow::Owned(with_one_more(seen, token))),
+            position: row.start + row.tokens.len(),
+            mask: match choice {
                 Choice::Free => None,
-                Choice::Masked => Some(mask.unwrap_or(&nothing)),
-            };
-            match sampler.sample_among(logits, sampling, seen, position, allowed) {
-                Ok(sampled) => RowResult { tokens: vec![sampled], ..RowResult::default() },
-                Err(error) => RowResult { failure: Some(error.into()), ..RowResult::default() },
-            }
+                Choice::Masked => Some(mask.unwrap_or(TokenMask::NOTHING)),
+            },
+        }))
+    }
+}
+
+impl RowResult {
+    pub fn of_draw(drawn: Result<Sampled, SamplingError>) -> Self {
+        match drawn {
+            Ok(sampled) => RowResult { tokens: vec![sampled], ..RowResult::default() },
+            Err(error) => RowResult { failure: Some(error.into()), ..RowResult::default() },
         }
     }
 }

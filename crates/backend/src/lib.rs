@@ -13,7 +13,7 @@ mod ranks;
 mod sample;
 mod scripted;
 
-pub use draw::draw_rows;
+pub use draw::{RowDraw, draw_rows};
 pub use fake::{FakeDevice, Latency};
 #[cfg(feature = "fault-injection")]
 pub use faults::{FaultError, Faults, FaultyBackend};

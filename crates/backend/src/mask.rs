@@ -7,6 +7,9 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
+    /// Allows no token of any vocabulary.
+    pub const NOTHING: &TokenMask = &TokenMask { words: Vec::new() };
+
     /// Allows nothing yet.
     pub fn none(vocab_size: usize) -> Self {
         TokenMask { words: vec![0; vocab_size.div_ceil(64)] }

@@ -89,6 +89,12 @@ pub struct StepMasks {
     pub rows: Vec<(usize, TokenMask)>,
 }
 
+impl StepMasks {
+    pub fn of_row(&self, row: usize) -> Option<&TokenMask> {
+        self.rows.iter().find(|(other, _)| *other == row).map(|(_, mask)| mask)
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepResult {
     pub number: u64,

@@ -39,6 +39,14 @@ pub fn parts(plan: &StepPlan, tokens_max: usize) -> Vec<Vec<Piece>> {
     parts
 }
 
+/// Where tokens are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrawsOn {
+    Device,
+    /// Of rank 0, which has the logits of all ranks together.
+    Host,
+}
+
 /// One part of a plan, laid out for the device.
 #[derive(Debug, Default)]
 pub struct Layout {
@@ -49,8 +57,10 @@ pub struct Layout {
     pub longest_row: usize,
     /// Positions behind the last token of any piece: the longest context.
     pub longest_context: usize,
-    /// Token indices whose logits are wanted.
+    /// Token indices whose logits go to the host.
     pub wanted: Vec<i32>,
+    /// Token indices whose logits stay for a draw on the device.
+    pub draws: Vec<i32>,
     /// Where fields start among `words`, in the order of `args::Step`.
     fields: [usize; 11],
 }
@@ -60,14 +70,16 @@ const GROWING: [Pool; 3] = [Pool::Csa, Pool::Hca, Pool::IndexKeys];
 impl Layout {
     /// `drawn` is what the plan before drew, by row, for placeholders. One whose row failed becomes token 0: it has to be
     /// some token, and its row fails when it comes to drawing.
-    pub fn new(plan: &StepPlan, part: &[Piece], drawn: &[Option<u32>]) -> Self {
+    pub fn new(plan: &StepPlan, part: &[Piece], drawn: &[Option<u32>], draws_on: DrawsOn) -> Self {
         let mut layout = Layout { rows: part.len(), ..Layout::default() };
         let (mut ids, mut positions, mut row_of, mut firsts) = (vec![], vec![], vec![], vec![0]);
         for (at, piece) in part.iter().enumerate() {
             let row = &plan.rows[piece.row];
             for index in piece.tokens.clone() {
                 if row.wanted_positions().contains(&index) {
-                    layout.wanted.push(ids.len() as i32);
+                    let stays = row.draws() && draws_on == DrawsOn::Device;
+                    let list = if stays { &mut layout.draws } else { &mut layout.wanted };
+                    list.push(ids.len() as i32);
                 }
                 ids.push(token_of(row, index, drawn) as i32);
                 positions.push((row.start + index) as i32);

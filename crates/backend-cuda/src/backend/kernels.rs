@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::arguments as args;
+use super::sampling::SampleArguments;
 use crate::cubins::Source;
 use crate::cuda::Header;
 use crate::gpu::{Gpu, GpuError, Grid, Kernel, Shape, bytes_of};
@@ -35,6 +36,7 @@ pub fn sources() -> Vec<Source> {
         source("compress_v1", file!("compress/v1_naive.cu")),
         source("index_v1", file!("index/v1_naive.cu")),
         source("attention_v1", file!("attention/v1_naive.cu")),
+        source("sample_v1", file!("sample/v1_naive.cu")),
     ]
 }
 
@@ -79,17 +81,19 @@ pub struct Kernels {
     pub append_window: Launcher<args::Window>,
     pub attention: Launcher<args::Attention>,
     pub copy_page: Launcher<args::CopyPage>,
+    pub sample: Launcher<SampleArguments>,
 }
 
 /// Of all kernels of version 1 but `index_select`.
 pub const THREADS: usize = 128;
 pub const SELECT_THREADS: usize = 256;
+const SAMPLE_THREADS: u32 = 256;
 pub const SCORE_KEYS: usize = 32;
 
 impl Kernels {
     pub fn load(gpu: &dyn Gpu) -> Result<Self, GpuError> {
-        let [streams, matmul, experts, route, compress, index, attention]: [Source; 7] =
-            sources().try_into().expect("`sources` lists seven");
+        let [streams, matmul, experts, route, compress, index, attention, sample]: [Source; 8] =
+            sources().try_into().expect("`sources` lists eight");
         let t = THREADS as u32;
         Ok(Kernels {
             embed: Launcher::load(gpu, &streams, "embed", t)?,
@@ -109,6 +113,7 @@ impl Kernels {
             append_window: Launcher::load(gpu, &attention, "append_window", t)?,
             attention: Launcher::load(gpu, &attention, "attention", t)?,
             copy_page: Launcher::load(gpu, &attention, "copy_page", t)?,
+            sample: Launcher::load(gpu, &sample, "sample", SAMPLE_THREADS)?,
         })
     }
 }

@@ -3,13 +3,15 @@
 //! ones replace them behind the same arguments.
 //!
 //! A row's results depend on the row alone, to the bit: every sum runs in an order that neither the batch nor the chunking
-//! changes. Not here yet: graphs, sampling on the device, sums over ranks without the host.
+//! changes. One device draws its tokens itself; several
+//! meet on the host, for sums and for draws. Not here yet: graphs, meetings without the host.
 
 mod arguments;
 mod inputs;
 mod kernels;
 mod pools;
 mod rank;
+mod sampling;
 mod step;
 mod weights;
 mod workspace;

@@ -28,6 +28,9 @@ pub struct Step<'a> {
     pub layout: &'a Layout,
     pub step: args::Step,
     pub rotations: DeviceAddress,
+    /// `[draws of the plan, vocab]`; the next one's place comes after `draws_before` of earlier parts.
+    pub draw_logits: &'a Buffer<f32>,
+    pub draws_before: usize,
 }
 
 /// Where a layer stands: in the model, and among the layers of its kind.
@@ -415,27 +418,14 @@ impl Step<'_> {
     }
 
     fn head(&mut self, logits: &mut Vec<f32>) -> Result<(), RankError> {
-        let (spec, weights) = (self.spec, self.weights);
+        let spec = self.spec;
+        for (group, draws) in self.layout.draws.chunks(LOGIT_ROWS).enumerate() {
+            let first = self.draws_before + group * LOGIT_ROWS;
+            self.logits_of(draws, self.draw_logits.at(first * spec.vocab_size))?;
+        }
         for wanted in self.layout.wanted.chunks(LOGIT_ROWS) {
-            self.space.wanted.copy_in(wanted)?;
-            let w = &self.space;
-            let head = args::Head {
-                streams: w.streams.address(),
-                wanted: w.wanted.address(),
-                mix: weights.hc_head.mix,
-                base: weights.hc_head.base,
-                scale: weights.hc_head.scale,
-                gain: weights.norm,
-                out: w.hidden.address(),
-                hidden: spec.hidden_size as i32,
-                rms_eps: spec.rms_eps,
-                hc_eps: spec.hc_eps,
-                unused: 0,
-            };
-            self.kernels.collapse_for_head.launch(each(wanted.len()), &head)?;
-            let hidden = w.hidden.address();
-            self.dense(&[self.job(weights.head, hidden, hidden, w.logits.address())], wanted.len())?;
-            let mine = w.logits.copy_out_range(0..wanted.len() * self.shard.vocab.len())?;
+            self.logits_of(wanted, self.space.logits.address())?;
+            let mine = self.space.logits.copy_out_range(0..wanted.len() * self.shard.vocab.len())?;
             match self.member {
                 None => logits.extend(mine),
                 Some(member) => {
@@ -447,6 +437,28 @@ impl Step<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The rank's logits of up to `LOGIT_ROWS` tokens.
+    fn logits_of(&mut self, tokens: &[i32], out: DeviceAddress) -> Result<(), RankError> {
+        self.space.wanted.copy_in(tokens)?;
+        let (spec, weights, w) = (self.spec, self.weights, &self.space);
+        let head = args::Head {
+            streams: w.streams.address(),
+            wanted: w.wanted.address(),
+            mix: weights.hc_head.mix,
+            base: weights.hc_head.base,
+            scale: weights.hc_head.scale,
+            gain: weights.norm,
+            out: w.hidden.address(),
+            hidden: spec.hidden_size as i32,
+            rms_eps: spec.rms_eps,
+            hc_eps: spec.hc_eps,
+            unused: 0,
+        };
+        self.kernels.collapse_for_head.launch(each(tokens.len()), &head)?;
+        let hidden = w.hidden.address();
+        self.dense(&[self.job(weights.head, hidden, hidden, out)], tokens.len())
     }
 }
 
