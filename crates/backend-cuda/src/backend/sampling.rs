@@ -55,28 +55,34 @@ pub struct SampleArguments {
     padded: i32,
 }
 
-/// Scratch space for up to `rows_max` draws at a time.
+/// Scratch space for up to `rows_max` draws at a time, taken once.
 pub struct DeviceSampler {
-    gpu: Arc<dyn Gpu>,
     vocab: usize,
     rows_max: usize,
     draws: Buffer<u8>,
     drawn: Buffer<u32>,
     adjusted: Buffer<f32>,
     order: Buffer<u64>,
+    /// Seen tokens, biases and masks of all draws at a time.
+    lists: Buffer<u32>,
 }
+
+/// Words of lists that a draw has on average at most; one alone may have as many as the vocabulary makes sense of.
+const LIST_WORDS_EACH: usize = 1 << 13;
 
 impl DeviceSampler {
     pub fn new(gpu: &Arc<dyn Gpu>, vocab: usize, rows_max: usize) -> Result<Self, GpuError> {
         let padded = vocab.next_power_of_two();
+        // Every token seen, every token biased, and a mask.
+        let longest = 4 * vocab + mask_words(vocab);
         Ok(DeviceSampler {
-            gpu: gpu.clone(),
             vocab,
             rows_max,
             draws: Buffer::new(gpu, rows_max * size_of::<Draw>())?,
             drawn: Buffer::new(gpu, rows_max * DRAWN_WORDS)?,
             adjusted: Buffer::new(gpu, rows_max * vocab)?,
             order: Buffer::new(gpu, rows_max * padded)?,
+            lists: Buffer::new(gpu, longest.max(rows_max * LIST_WORDS_EACH))?,
         })
     }
 
@@ -87,10 +93,23 @@ impl DeviceSampler {
         requests: &[Request],
     ) -> Result<Vec<Result<Sampled, SamplingError>>, GpuError> {
         let mut results = Vec::with_capacity(requests.len());
-        for requests in requests.chunks(self.rows_max.max(1)) {
-            results.extend(self.draw_group(kernels, requests)?);
+        let mut rest = requests;
+        while !rest.is_empty() {
+            let (group, others) = rest.split_at(self.group_len(rest));
+            results.extend(self.draw_group(kernels, group)?);
+            rest = others;
         }
         Ok(results)
+    }
+
+    /// How many of the first requests, one at least, fit the scratch space together.
+    fn group_len(&self, requests: &[Request]) -> usize {
+        let mut words = 0;
+        let fits = requests.iter().take(self.rows_max).take_while(|request| {
+            words += list_words(request, self.vocab);
+            words <= self.lists.len()
+        });
+        fits.count().max(1)
     }
 
     fn draw_group(
@@ -101,14 +120,12 @@ impl DeviceSampler {
         // Lists that have a token outside of the vocabulary never reach the kernel.
         let refused: Vec<Option<SamplingError>> =
             requests.iter().map(|request| self.unknown_token(request)).collect();
-        let (mut draws, mut lists) = (Vec::new(), Vec::new());
-        for (request, refused) in requests.iter().zip(&refused) {
-            let draw = if refused.is_none() { self.describe(request, &mut lists)? } else { Draw::default() };
-            if refused.is_none() {
-                draws.extend_from_slice(bytes_of(&draw));
-            }
+        let (mut draws, mut words) = (Vec::new(), Vec::new());
+        for (request, _) in requests.iter().zip(&refused).filter(|(_, refused)| refused.is_none()) {
+            draws.extend_from_slice(bytes_of(&self.describe(request, &mut words)));
         }
         let count = draws.len() / size_of::<Draw>();
+        self.lists.copy_in(&words)?;
         self.draws.copy_in(&draws)?;
         let arguments = SampleArguments {
             draws: self.draws.address(),
@@ -129,36 +146,31 @@ impl DeviceSampler {
 
     fn unknown_token(&self, request: &Request) -> Option<SamplingError> {
         let vocab_size = self.vocab;
-        let seen = request.seen.iter().map(|(token, _)| ("the list of seen tokens", *token));
+        let seen = penalised(request).iter().map(|(token, _)| ("the list of seen tokens", *token));
         let bias = request.sampling.logit_bias.iter().map(|(token, _)| ("logit_bias", *token));
-        let penalised = seen.filter(|_| request.sampling.has_penalties());
-        let (parameter, token) = penalised.chain(bias).find(|(_, token)| *token as usize >= vocab_size)?;
+        let (parameter, token) = seen.chain(bias).find(|(_, token)| *token as usize >= vocab_size)?;
         Some(SamplingError::NoSuchToken { parameter, token, vocab_size })
     }
 
-    /// The lists go to the device and stay there until the draw is done.
-    fn describe(&self, request: &Request, lists: &mut Vec<Buffer<u32>>) -> Result<Draw, GpuError> {
-        let sampling = request.sampling;
-        let mut list = |words: Vec<u32>| -> Result<DeviceAddress, GpuError> {
-            if words.is_empty() {
-                return Ok(DeviceAddress::NULL);
-            }
-            lists.push(Buffer::of(&self.gpu, &words)?);
-            Ok(lists.last().map_or(DeviceAddress::NULL, Buffer::address))
-        };
-        let seen = if sampling.has_penalties() { request.seen } else { &[] };
-        let mask_words = |mask: &TokenMask| -> Vec<u32> {
-            let allowed = |bit: usize, word: usize| mask.allows((word * 32 + bit) as u32);
-            let words = 0..self.vocab.div_ceil(64) * 2;
-            words
-                .map(|word| (0..32).filter(|bit| allowed(*bit, word)).fold(0, |w, bit| w | 1 << bit))
-                .collect()
-        };
-        Ok(Draw {
+    /// Adds the request's lists to `words`, each of an even number: masks are read 8 bytes at a time.
+    fn describe(&self, request: &Request, words: &mut Vec<u32>) -> Draw {
+        let (sampling, seen) = (request.sampling, penalised(request));
+        let seen_at = self.lists.at(words.len());
+        words.extend(seen.iter().flat_map(|(token, times)| [*token, *times]));
+        let bias_at = self.lists.at(words.len());
+        words.extend(sampling.logit_bias.iter().flat_map(|(token, x)| [*token, x.to_bits()]));
+        let mask_at = request.mask.map_or(DeviceAddress::NULL, |_| self.lists.at(words.len()));
+        if let Some(mask) = request.mask {
+            let allowed = |word: usize, bit: usize| mask.allows((word * 32 + bit) as u32);
+            let word =
+                |word: usize| (0..32).filter(|bit| allowed(word, *bit)).fold(0, |all, bit| all | 1 << bit);
+            words.extend((0..mask_words(self.vocab)).map(word));
+        }
+        Draw {
             logits: request.logits,
-            seen: list(seen.iter().flat_map(|(token, times)| [*token, *times]).collect())?,
-            bias: list(sampling.logit_bias.iter().flat_map(|(token, x)| [*token, x.to_bits()]).collect())?,
-            mask: list(request.mask.map(mask_words).unwrap_or_default())?,
+            seen: seen_at,
+            bias: bias_at,
+            mask: mask_at,
             seed: sampling.seed,
             position: request.position as i64,
             seen_count: seen.len() as i32,
@@ -171,7 +183,7 @@ impl DeviceSampler {
             frequency: sampling.frequency_penalty,
             top_k: sampling.top_k.min(self.vocab) as i32,
             top_logprobs: sampling.top_logprobs.min(TOP_MAX) as i32,
-        })
+        }
     }
 
     fn read(&self, words: &[u32]) -> Result<Sampled, SamplingError> {
@@ -193,6 +205,20 @@ impl DeviceSampler {
             _ => Err(SamplingError::NothingAllowed),
         }
     }
+}
+
+/// Seen tokens that change anything.
+fn penalised<'a>(request: &Request<'a>) -> &'a [(u32, u32)] {
+    if request.sampling.has_penalties() { request.seen } else { &[] }
+}
+
+fn mask_words(vocab: usize) -> usize {
+    vocab.div_ceil(64) * 2
+}
+
+fn list_words(request: &Request, vocab: usize) -> usize {
+    let pairs = penalised(request).len() + request.sampling.logit_bias.len();
+    2 * pairs + request.mask.map_or(0, |_| mask_words(vocab))
 }
 
 #[cfg(test)]
