@@ -259,3 +259,42 @@ fn a_placeholder_stands_for_what_the_step_before_draws() {
     let second = cpu.step(&[(set, &[first], wanted)])[0].tokens[0].token;
     assert_eq!(drawn, [first, second]);
 }
+
+/// The numbers of two implementations that are not ours: prompts, then their greedy tokens one by one.
+#[test]
+fn the_shared_fixtures_are_met() {
+    for (folder, longest) in [(BF16, 5), (FP8FP4, 130)] {
+        let model = open(folder);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+        let manifest: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path.join("manifest.json")).unwrap()).unwrap();
+        let tolerance = manifest["tolerance"]["logits_abs"].as_f64().unwrap() as f32;
+        let cases = manifest["cases"].as_array().unwrap();
+        for case in cases.iter().filter(|case| case["prompt_tokens"].as_u64() <= Some(longest)) {
+            let file = case["file"].as_str().unwrap();
+            let bytes = std::fs::read(path.join(file)).unwrap();
+            let arrays = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let words = |name: &str| -> Vec<u32> {
+                let data = arrays.tensor(name).unwrap().data().chunks_exact(4);
+                data.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+            };
+            let (prompt, greedy, positions) =
+                (words("input_ids"), words("greedy.tokens"), words("positions"));
+            let options = options(Numerics::EXACT, 1, prompt.len() + greedy.len());
+            let Some(mut bench) = Bench::emulated(&model, options, &[Order::Ascending]) else { return };
+            let set = bench.kv.create().unwrap();
+            let mut logits = bench.feed(set, &prompt, &[usize::MAX]);
+            logits.extend(bench.feed(set, &greedy, &[1]));
+            let last = prompt.len() as u32 - 1;
+            let wanted = positions.into_iter().chain((0..greedy.len() as u32).map(|step| last + step));
+            let rows: Vec<&[f32]> = logits.chunks_exact(model.spec.vocab_size).collect();
+            let ours: Vec<f32> = wanted.flat_map(|position| rows[position as usize]).copied().collect();
+            let theirs = words("logits").into_iter().chain(words("greedy.logits")).map(f32::from_bits);
+            let theirs: Vec<f32> = theirs.collect();
+            assert_eq!(ours.len(), theirs.len());
+            let near = |(a, b): (&f32, &f32)| (a - b).abs() <= tolerance;
+            let differs = ours.iter().zip(&theirs).position(|pair| !near(pair));
+            assert_eq!(differs, None, "{folder}, {file}: logit differs");
+        }
+    }
+}
