@@ -1,5 +1,6 @@
 //! What every handler sees: the engine's handle, the model's texts, and the options of the server.
 
+use crate::answer_format::GrammarMaker;
 use crate::api_keys::ApiKeys;
 use crate::body::{self, ReceivedBody};
 use crate::cors::CorsPolicy;
@@ -70,6 +71,7 @@ pub struct App {
     /// Seconds since 1970, when the server started.
     pub created: u64,
     pub(crate) responses: Store,
+    pub grammars: GrammarMaker,
     large_bodies: Arc<Semaphore>,
 }
 
@@ -77,7 +79,8 @@ impl App {
     pub fn new(engine: EngineHandle, model: ServedModel, options: ServerOptions) -> Arc<Self> {
         let large_bodies = Arc::new(Semaphore::new(options.limits.large_bodies));
         let responses = Store::new(&options.limits);
-        Arc::new(App { engine, model, options, created: now(), responses, large_bodies })
+        let grammars = GrammarMaker::new(&model.tokenizer, model.vocab_size, options.limits.grammars);
+        Arc::new(App { engine, model, options, created: now(), responses, grammars, large_bodies })
     }
 
     pub fn limits(&self) -> &ServerLimits {

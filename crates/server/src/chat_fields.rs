@@ -5,27 +5,21 @@ use crate::body;
 use crate::conversation::{Dialogue, OutputReading};
 use crate::error::ApiError;
 use crate::fields::{CommonFields, top_logprobs};
+use crate::format_fields::answer_format;
 use crate::job::Job;
 use crate::openai::{Format, OpenAi};
 use crate::switches::ThinkingFields;
-use overshot_chat::{Message, Role, Tool, ToolChoice};
+use overshot_chat::{Message, Role, Tool};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
 
 /// What only chat requests have. The other fields are read from the same body as [`CommonFields`] and
 /// [`ThinkingFields`].
 #[derive(Debug, Deserialize)]
 struct ChatFields {
     messages: Vec<Message>,
-    response_format: Option<ResponseFormat>,
     functions: Option<IgnoredAny>,
     function_call: Option<IgnoredAny>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ResponseFormat {
-    r#type: String,
 }
 
 /// Beside `Message`: the word of DeepSeek's API for an assistant message that is to be continued.
@@ -47,7 +41,7 @@ impl App {
         refuse_unsupported(&fields)?;
         let mut messages = fields.messages;
         mark_prefix(&mut messages, &body::parse::<PrefixFields>(body)?)?;
-        Ok(Dialogue { messages, reading: self.output_reading(body)? })
+        Ok(Dialogue { messages, reading: self.output_reading(body)?, format: answer_format(body)? })
     }
 
     /// # Errors
@@ -56,12 +50,11 @@ impl App {
         #[derive(Deserialize)]
         struct ToolFields {
             tools: Option<Vec<Tool>>,
-            tool_choice: Option<Value>,
         }
         let fields: ToolFields = body::parse(body)?;
         let tools = fields.tools.unwrap_or_default();
         let effort = body::parse::<ThinkingFields>(body)?.effort(self.model.effort)?;
-        Ok(OutputReading { effort, tools, tool_choice: tool_choice(fields.tool_choice.as_ref())? })
+        Ok(OutputReading { effort, tools, tool_choice: answer_format(body)?.calls.reading() })
     }
 
     /// # Errors
@@ -96,31 +89,7 @@ fn refuse_unsupported(fields: &ChatFields) -> Result<(), ApiError> {
     if fields.functions.is_some() || fields.function_call.is_some() {
         return Err(ApiError::field("functions", "functions and function_call are not supported: use tools"));
     }
-    if let Some(format) = fields.response_format.as_ref().filter(|format| format.r#type != "text") {
-        let kind = &format.r#type;
-        let message = format!("response_format of type `{kind}` is not supported yet: use text");
-        return Err(ApiError::field("response_format", message));
-    }
     Ok(())
-}
-
-/// # Errors
-/// A choice that is not known or not supported.
-pub fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError> {
-    let refuse = |what: String| Err(ApiError::field("tool_choice", what));
-    match value {
-        None | Some(Value::Null) => Ok(ToolChoice::Auto),
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" => refuse("tool_choice `required` is not supported yet: use auto or none".into()),
-            word => refuse(format!("tool_choice `{word}` is not known: use auto or none")),
-        },
-        Some(Value::Object(_)) => {
-            refuse("a tool_choice that names a tool is not supported yet: use auto or none".into())
-        }
-        Some(_) => refuse("tool_choice is no word: use auto or none".into()),
-    }
 }
 
 /// DeepSeek's word for an assistant message that is to be continued.

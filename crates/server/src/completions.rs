@@ -1,12 +1,15 @@
 //! The fields of a text completion, and the prompts that they make.
 
+use crate::answer_format::HeldTo;
 use crate::app::App;
 use crate::body;
 use crate::choice::Choice;
 use crate::error::ApiError;
 use crate::fields::{CommonFields, check_prompt_tokens, top_logprobs};
+use crate::format_fields::text_format;
 use crate::job::{Job, Work};
 use crate::openai::{Format, OpenAi};
+use overshot_chat::Start;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -67,6 +70,8 @@ impl App {
         check_prompt_tokens(prompt_tokens, generation.choices, self.limits())?;
         let dialect = OpenAi::new(Format::Text, common.usage_chunk(), generation.options.logprobs);
         let mut work = Work::new(prompt_tokens);
+        let format = text_format(body)?;
+        work.hold(HeldTo { demand: format.demand(&[], &[])?, start: Start::Content, fields: format.fields });
         for ids in prompts {
             let most_new_tokens = generation.most_new_tokens(ids.len(), self.model.context)?;
             for index in 0..generation.choices {

@@ -1,6 +1,7 @@
 //! A conversation in no API's words, and the prompt and the job that it makes. Chat completions, and whatever other API
 //! asks for an answer, come down to a [`Dialogue`]; everything from there on is the same for all.
 
+use crate::answer_format::{AnswerFormat, HeldTo};
 use crate::app::{App, fresh_id};
 use crate::choice::Choice;
 use crate::dialect::Dialect;
@@ -10,12 +11,15 @@ use crate::job::{Delivery, Generation, Job, Work};
 use overshot_chat::{
     ChatError, Content, Effort, Message, ParseOptions, Prompt, RenderOptions, Role, Tool, ToolChoice, render,
 };
+use overshot_grammar::Form;
 use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// What was said, and how the answer is to be read. Errors name messages as `messages[i]` and tools as `tools[i]`.
 pub struct Dialogue {
     pub messages: Vec<Message>,
     pub reading: OutputReading,
+    pub format: AnswerFormat,
 }
 
 /// How a model's output is to be read.
@@ -31,22 +35,29 @@ pub struct Conversation {
     pub ids: Vec<u32>,
     pub effort: Effort,
     pub parse: ParseOptions,
+    pub held: HeldTo,
 }
 
 impl App {
     /// # Errors
     /// A message or a tool that the model's format has no place for.
     pub fn conversation(&self, dialogue: Dialogue) -> Result<Conversation, ApiError> {
-        let Dialogue { mut messages, reading } = dialogue;
+        let Dialogue { mut messages, reading, format } = dialogue;
         check_tools(&reading.tools)?;
         check_messages(&messages)?;
         prepare(&mut messages)?;
+        let response_schema = self.response_schema(&messages, &format)?;
         // What the model must not call, it need not know.
         let request_tools = if reading.tool_choice == ToolChoice::None { Vec::new() } else { reading.tools };
-        let mut declared = request_tools.clone();
-        declared.extend(messages.iter().flat_map(|message| message.tools.clone()));
-        let options =
-            RenderOptions { effort: reading.effort, tools: request_tools, ..RenderOptions::default() };
+        let other_tools: Vec<Tool> = messages.iter().flat_map(|message| message.tools.clone()).collect();
+        let demand = format.demand(&request_tools, &other_tools)?;
+        let declared = [request_tools.clone(), other_tools].concat();
+        let options = RenderOptions {
+            effort: reading.effort,
+            tools: request_tools,
+            response_schema,
+            ..RenderOptions::default()
+        };
         let prompt = render(&messages, &options, &self.model.texts).map_err(ApiError::from)?;
         let ids = prompt.ids(&self.model.tokenizer).map_err(ApiError::from)?;
         let parse = ParseOptions {
@@ -55,7 +66,29 @@ impl App {
             tool_choice: reading.tool_choice,
             ..ParseOptions::default()
         };
-        Ok(Conversation { prompt, ids, effort: reading.effort, parse })
+        let held = HeldTo { demand, start: parse.start, fields: format.fields };
+        Ok(Conversation { prompt, ids, effort: reading.effort, parse, held })
+    }
+
+    /// The schema for the prompt. A checkpoint without a text for it gets none: the answer is held to it anyhow.
+    fn response_schema(
+        &self,
+        messages: &[Message],
+        format: &AnswerFormat,
+    ) -> Result<Option<Box<RawValue>>, ApiError> {
+        let is_continued = messages.last().is_some_and(|message| message.wo_eos);
+        if is_continued && !matches!(format.form, Form::Text) {
+            let field = &format.fields.form;
+            let message =
+                format!("{field} asks for a form of an answer whose beginning is given: leave out `prefix`");
+            return Err(ApiError::field(field.clone(), message));
+        }
+        match &format.form {
+            Form::JsonSchema(schema) if self.model.texts.response_format_prefix.is_some() => {
+                Ok(to_raw_value(schema).ok())
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The answers to a conversation, told in that dialect.
@@ -81,6 +114,7 @@ impl App {
         let most_new_tokens = generation.most_new_tokens(prompt_tokens, self.model.context)?;
         check_prompt_tokens(prompt_tokens, generation.choices, self.limits())?;
         let mut work = Work::new(prompt_tokens);
+        work.hold(conversation.held.clone());
         for index in 0..generation.choices {
             let parse =
                 ParseOptions { call_id_prefix: fresh_id("call_") + "_", ..conversation.parse.clone() };

@@ -1,5 +1,6 @@
 //! A request that has been understood: what the engine computes for it, and how it is answered.
 
+use crate::answer_format::HeldTo;
 use crate::answers::{Answers, Output, Progress};
 use crate::app::App;
 use crate::choice::{Choice, ChoiceOptions};
@@ -54,6 +55,8 @@ impl Generation {
 pub struct Work {
     /// Of all prompts, each counted once.
     prompt_tokens: usize,
+    /// What all answers are held to.
+    held: Option<HeldTo>,
     requests: Vec<Request>,
     choices: Vec<Choice>,
 }
@@ -61,11 +64,16 @@ pub struct Work {
 impl Work {
     /// Nothing to compute yet.
     pub fn new(prompt_tokens: usize) -> Self {
-        Work { prompt_tokens, requests: Vec::new(), choices: Vec::new() }
+        Work { prompt_tokens, held: None, requests: Vec::new(), choices: Vec::new() }
     }
 
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
+    }
+
+    /// Holds all answers to something, once they are asked for.
+    pub fn hold(&mut self, held: HeldTo) {
+        self.held = Some(held).filter(|held| !held.demand.is_nothing());
     }
 
     /// Adds the answer number `index` to a prompt. Answers to one prompt differ by their seeds alone.
@@ -91,8 +99,11 @@ impl Work {
     /// Has the engine compute it. Dropping the future, or the answers, cancels everything.
     ///
     /// # Errors
-    /// A refusal.
-    pub async fn begin(self, app: &App) -> Result<Answers, ApiError> {
+    /// A refusal, a schema that is unusable.
+    pub async fn begin(mut self, app: &App) -> Result<Answers, ApiError> {
+        if let Some(held) = self.held {
+            app.grammars.hold(&mut self.requests, held).await?;
+        }
         let ticket = app.engine.submit(self.requests).await?;
         Ok(Answers::new(ticket, self.choices).within(app.options.request_timeout))
     }

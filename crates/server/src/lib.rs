@@ -2,11 +2,13 @@
 //! tensor.
 //!
 //! Start with `routes.rs` for what there is. A chat request goes through `body.rs` (bytes to fields),
-//! `conversation.rs` (fields to a prompt and a job), `engine_handle.rs` and `desk.rs` (prompt to tokens, over a `mailbox.rs`),
-//! `answers.rs` and `choice.rs` (tokens to pieces of text), and out by `stream.rs` and `chunks.rs`, or as a whole by
-//! `job.rs`. Every error becomes an envelope in `error.rs`; every bound stands in `limits.rs`. `messages/` is Anthropic's
-//! API and `responses/` OpenAI's newer one: they differ at both ends of that way only, though responses may be kept.
+//! `conversation.rs` (fields to a prompt and a job), `answer_format.rs` (what answers are held to), `engine_handle.rs`
+//! and `desk.rs` (prompt to tokens, over a `mailbox.rs`), `answers.rs` and `choice.rs` (tokens to pieces of text), and
+//! out by `stream.rs` and `chunks.rs`, or as a whole by `job.rs`. Every error becomes an envelope in `error.rs`; every
+//! bound stands in `limits.rs`. `messages/` is Anthropic's API and `responses/` OpenAI's newer one: they differ at both
+//! ends of that way only, though responses may be kept.
 
+mod answer_format;
 mod answers;
 mod api_keys;
 mod app;
@@ -23,6 +25,7 @@ mod engine_handle;
 mod error;
 mod exposition;
 mod fields;
+mod format_fields;
 mod gate;
 mod job;
 mod limits;

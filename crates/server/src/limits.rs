@@ -14,6 +14,9 @@ pub struct ServerLimits {
     pub large_bodies: usize,
     /// Bodies up to this size are read at once, and understood on the connection's own thread.
     pub small_body_bytes: usize,
+    /// Grammars that are compiled at the same time; further ones wait. Each may take a second and 100 MB, if somebody
+    /// wants it to.
+    pub grammars: usize,
     /// For a request's head, and for its body, to arrive.
     pub arrival: Duration,
     /// For a client to take some of what is written to it; one that takes nothing for so long is cut off.
@@ -54,6 +57,7 @@ impl Default for ServerLimits {
             connections: 2048,
             large_bodies: 8,
             small_body_bytes: 256 << 10,
+            grammars: 2,
             arrival: Duration::from_secs(60),
             write_stall: Duration::from_secs(60),
             choices: 128,

@@ -58,6 +58,7 @@ pub fn serve_until_signal(
             .await
             .map_err(|source| ServeError::Listen { address: address(), source })?;
         let shutdown = shutdown_on_signals()?;
+        app.grammars.prepare();
         let local = listener.local_addr();
         on_listening(local.map_err(|source| ServeError::Listen { address: address(), source })?);
         serve(listener, app, shutdown).await;

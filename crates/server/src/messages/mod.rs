@@ -14,6 +14,7 @@ mod tools;
 mod whole;
 mod wire;
 
+use crate::answer_format::AnswerFormat;
 use crate::app::{App, fresh_id};
 use crate::body;
 use crate::choice::ChoiceOptions;
@@ -81,7 +82,8 @@ impl App {
         let turns = fields.messages.ok_or_else(|| ApiError::field("messages", "messages is missing"))?;
         let messages = history::messages(fields.system, turns, &declared)?;
         let tools = declared.tools;
-        self.conversation(Dialogue { messages, reading: OutputReading { effort, tools, tool_choice } })
+        let reading = OutputReading { effort, tools, tool_choice };
+        self.conversation(Dialogue { messages, reading, format: AnswerFormat::default() })
     }
 
     fn messages_generation(

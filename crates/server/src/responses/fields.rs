@@ -6,15 +6,15 @@ use super::items::{Item, ItemIds, RESPONSE_PREFIX};
 use super::response::{Reasoning, Response, Settings, Status, Text};
 use super::teller::{EncryptedContent, Teller};
 use super::tools::{Tools, told_name};
+use crate::answer_format::AnswerFormat;
 use crate::app::{App, fresh_id, now};
 use crate::body;
-use crate::chat_fields::tool_choice;
 use crate::conversation::{Conversation, Dialogue, OutputReading};
 use crate::error::ApiError;
 use crate::fields::{CommonFields, top_logprobs};
 use crate::job::{Delivery, Generation, Work};
 use crate::switches::effort_word;
-use overshot_chat::Effort;
+use overshot_chat::{Effort, ToolChoice};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -143,7 +143,11 @@ impl App {
             tool_choice: tool_choice(chat_tool_choice(fields.tool_choice.as_ref()).as_ref())?,
         };
         let conversation = self
-            .conversation(Dialogue { messages: history.messages()?, reading })
+            .conversation(Dialogue {
+                messages: history.messages()?,
+                reading,
+                format: AnswerFormat::default(),
+            })
             .map_err(|error| history.translated(error, &tools))?;
         Ok(Understood { conversation, generation, history, tools, input })
     }
@@ -265,6 +269,25 @@ fn refuse_unsupported(fields: &CreateFields) -> Result<(), ApiError> {
 
 fn includes(fields: &CreateFields, what: &str) -> bool {
     fields.include.iter().flatten().any(|included| included == what)
+}
+
+/// # Errors
+/// A choice that is not known, or cannot be enforced here yet.
+fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError> {
+    let refuse = |what: String| Err(ApiError::field("tool_choice", what));
+    match value {
+        None | Some(Value::Null) => Ok(ToolChoice::Auto),
+        Some(Value::String(word)) => match word.as_str() {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" => refuse("tool_choice `required` is not supported yet: use auto or none".into()),
+            word => refuse(format!("tool_choice `{word}` is not known: use auto or none")),
+        },
+        Some(Value::Object(_)) => {
+            refuse("a tool_choice that names a tool is not supported yet: use auto or none".into())
+        }
+        Some(_) => refuse("tool_choice is no word: use auto or none".into()),
+    }
 }
 
 /// A choice that names a tool, in the words of chat requests.

@@ -10,10 +10,12 @@ pub mod responses;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use backend::{Control, Parrot};
-use overshot_backend::Sampling;
+use overshot_backend::{Backend, Numerics, Sampling};
+use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_chat::{Effort, PromptTexts, Tokenizer};
 use overshot_engine::{Engine, Limits, StepLoop};
 use overshot_kv::PoolCapacity;
+use overshot_model::Model;
 use overshot_server::{App, EngineHandle, ServedModel, ServerOptions, StepObserver, router};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -80,7 +82,30 @@ impl Server {
         let control = Arc::new(Control::default());
         let capacity = PoolCapacity::for_sets(setup.engine.running_requests, setup.kv_pool_tokens);
         let parrot = Parrot::new(&TOKENIZER, capacity, setup.max_positions, control.clone());
-        let engine = Engine::new(parrot, setup.engine, setup.step_loop).unwrap();
+        Self::over(parrot, control, setup, observer)
+    }
+
+    /// The mini model itself answers.
+    pub fn over_mini() -> Self {
+        let setup = Setup { step_loop: StepLoop::Overlapped, ..Setup::default() };
+        let options = CpuOptions {
+            numerics: Numerics::default(),
+            capacity: PoolCapacity::for_sets(setup.engine.running_requests, 1024),
+            tp: 1,
+            threads: Some(2),
+            isa: Isa::detect(),
+        };
+        let backend = CpuBackend::new(Arc::new(Model::open(folder()).unwrap()), options).unwrap();
+        Self::over(Box::new(backend), Arc::new(Control::default()), setup, None)
+    }
+
+    fn over(
+        backend: Box<dyn Backend>,
+        control: Arc<Control>,
+        setup: Setup,
+        observer: Option<Box<dyn StepObserver>>,
+    ) -> Self {
+        let engine = Engine::new(backend, setup.engine, setup.step_loop).unwrap();
         let handle = EngineHandle::start(engine, setup.options.limits, observer).unwrap();
         let model = ServedModel {
             name: MODEL.into(),
@@ -126,6 +151,11 @@ impl Server {
             request = request.header(*name, *value);
         }
         self.answered(request.body(body.to_string().into()).unwrap()).await
+    }
+
+    /// The reply to some message.
+    pub async fn chat_reply(&self, more: Value) -> Reply {
+        self.post("/v1/chat/completions", &chat_body("Go on.", more)).await
     }
 
     /// A whole answer to one message.
