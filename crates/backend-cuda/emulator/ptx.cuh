@@ -181,6 +181,9 @@ inline float float_of_f16(u16 v) { return emulator::number_of_f16(v); }
 inline u32 multiply_f16x2(u32 a, u32 b) {
     return f16x2_of(float_of_f16((u16)a) * float_of_f16((u16)b), float_of_f16((u16)(a >> 16)) * float_of_f16((u16)(b >> 16)));
 }
+inline u32 multiply_bf16x2(u32 a, u32 b) {
+    return bf16x2_of(emulator::number_of_bf16((u16)a) * emulator::number_of_bf16((u16)b), emulator::number_of_bf16((u16)(a >> 16)) * emulator::number_of_bf16((u16)(b >> 16)));
+}
 inline u32 max_u16x2(u32 a, u32 b) { return max((u16)a, (u16)b) | (u32)max((u16)(a >> 16), (u16)(b >> 16)) << 16; }
 inline float exp2_approx(float x) { return exp2f(x); }
 

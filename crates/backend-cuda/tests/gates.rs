@@ -10,6 +10,7 @@ use overshot_backend_cuda::backend;
 use overshot_backend_cuda::cubins::Source;
 use overshot_backend_cuda::cuda::Compiler;
 use overshot_backend_cuda::decode::Variant;
+use overshot_backend_cuda::matmul::{self, Family};
 use overshot_gpu_model::{Architecture, Cubin, Launch};
 
 /// Compiled with NVRTC 13.0. `spilled` counts instructions: no shipped kernel has any.
@@ -37,6 +38,22 @@ const fn gate(sm: u32, variant: &'static str, registers: u32, spilled: u32, bloc
         blocks_per_multiprocessor: blocks,
     }
 }
+
+/// Of the matmul family: variant, kernel, registers at most, blocks per multiprocessor of sm_90 and of sm_120. No spills.
+const MATMUL_GATES: [(&str, &str, u32, [u32; 2]); 12] = [
+    ("dense_v2_w8_m1_n1_s4", "dense", 128, [2, 1]),
+    ("dense_v2_w8_m1_n2_s4", "dense", 128, [2, 1]),
+    ("dense_v2_w8_m1_n4_s4", "dense", 128, [2, 1]),
+    ("dense_v2_w8_m1_n8_s4", "dense", 128, [2, 1]),
+    ("experts_v2_w4_m2_n1_s4", "up", 168, [3, 1]),
+    ("experts_v2_w4_m2_n1_s4", "down", 168, [3, 1]),
+    ("experts_v2_w4_m2_n2_s4", "up", 184, [2, 1]),
+    ("experts_v2_w4_m2_n2_s4", "down", 168, [3, 1]),
+    ("experts_v2_w4_m2_n4_s4", "up", 208, [2, 1]),
+    ("experts_v2_w4_m2_n4_s4", "down", 208, [2, 1]),
+    ("experts_v2_w4_m2_n8_s4", "up", 240, [2, 1]),
+    ("experts_v2_w4_m2_n8_s4", "down", 240, [2, 1]),
+];
 
 fn compiler() -> Option<Compiler> {
     match Compiler::open() {
@@ -90,6 +107,35 @@ fn kernels_of_a_step_compile_for_both_architectures_and_spill_nothing() {
             for kernel in &cubin.kernels {
                 assert_eq!(kernel.spill_instructions, 0, "{} for sm_{sm}: {kernel:?}", source.name);
                 assert!(kernel.static_shared_bytes <= 48 << 10, "{} for sm_{sm}: {kernel:?}", source.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn shipped_matmul_kernels_use_what_the_table_says() {
+    let Some(compiler) = compiler() else { return };
+    let shipped: Vec<matmul::Variant> =
+        [Family::Dense, Family::Experts].into_iter().flat_map(matmul::Variant::shipped).collect();
+    for variant in &shipped {
+        for (at, sm) in [90, 120].into_iter().enumerate() {
+            let cubin = compile(&compiler, &variant.source(), sm);
+            for kernel in &cubin.kernels {
+                let found = MATMUL_GATES
+                    .iter()
+                    .find(|(name, entry, ..)| *name == variant.name && *entry == kernel.name);
+                let (.., registers, expected) = found.unwrap();
+                let launch = Launch {
+                    warps_per_cta: variant.shape.threads / 32,
+                    registers_per_thread: kernel.registers_per_thread,
+                    shared_bytes_per_cta: variant.shape.shared_bytes + kernel.static_shared_bytes,
+                    named_barriers_per_cta: kernel.named_barriers,
+                };
+                let blocks = launch.ctas_per_sm(&Architecture::of_sm(sm).unwrap()).unwrap();
+                let what = format!("{} for sm_{sm}: {kernel:?}", variant.name);
+                assert!(kernel.registers_per_thread <= *registers, "registers of {what}");
+                assert_eq!(kernel.spill_instructions, 0, "spills of {what}");
+                assert_eq!(blocks, expected[at], "blocks per multiprocessor of {what}");
             }
         }
     }

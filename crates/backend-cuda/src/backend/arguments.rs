@@ -1,20 +1,7 @@
 //! What kernels take, field by field as their files declare it: change both. The emulator compares sizes at every launch.
 
 use crate::gpu::DeviceAddress;
-
-/// `kernels/common/matrix.cuh`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Matrix {
-    pub data: DeviceAddress,
-    pub scales: DeviceAddress,
-    pub rows: i32,
-    pub cols: i32,
-    pub format: i32,
-    pub first_row: i32,
-    pub first_col: i32,
-    pub scale_stride: i32,
-}
+pub use crate::matmul::{Expert, Matrix};
 
 /// `kernels/common/step.cuh`, as the next two.
 #[derive(Clone, Copy, Debug, Default)]
@@ -126,14 +113,6 @@ pub struct Round {
     pub out: DeviceAddress,
     pub rows: i32,
     pub cols: i32,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Expert {
-    pub w1: Matrix,
-    pub w3: Matrix,
-    pub w2: Matrix,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

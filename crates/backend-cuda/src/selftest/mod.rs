@@ -6,6 +6,7 @@
 
 mod device_case;
 mod inputs;
+pub mod matmul;
 mod reference;
 mod run;
 mod suites;
