@@ -1,5 +1,6 @@
 //! The project's own chores, run as `cargo xtask NAME`. Nothing here ships, and nothing here is needed to build.
 
+mod dist;
 mod real_layer;
 mod soak;
 mod tidy;
@@ -24,6 +25,8 @@ enum Chore {
     Soak(soak::Arguments),
     /// Write a checkpoint with the geometry of DeepSeek-V4-Flash, a few layers deep, with random weights.
     RealLayer(real_layer::Arguments),
+    /// Build the release tarball: the binary, man pages, completions, the systemd unit and the documents.
+    Dist(dist::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::run(&repository_root()),
         Chore::Soak(arguments) => soak::run(&repository_root(), &arguments),
         Chore::RealLayer(arguments) => real_layer::run(&arguments),
+        Chore::Dist(arguments) => dist::run(&repository_root(), &arguments),
     };
     match outcome {
         Ok(code) => code,

@@ -48,6 +48,8 @@ pub enum Command {
     Lab(lab::Arguments),
     /// Show what this machine has and which code paths will run.
     Doctor(doctor::Arguments),
+    #[cfg(feature = "manual")]
+    Manual(crate::manual::Arguments),
 }
 
 /// Which model to run and how to compute.

@@ -15,6 +15,8 @@ mod interrupt;
 mod lab;
 mod line_source;
 mod logits_file;
+#[cfg(feature = "manual")]
+mod manual;
 mod model_source;
 mod outputs;
 mod run;
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments, &mut out),
         Command::Lab(arguments) => lab::run(&arguments, &mut out),
         Command::Doctor(arguments) => doctor::run(&arguments, &mut out),
+        #[cfg(feature = "manual")]
+        Command::Manual(arguments) => manual::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
