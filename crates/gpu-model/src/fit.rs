@@ -1,6 +1,7 @@
 //! Finds what a CTA's work costs (t0, t1, c of `splits.rs`) from measured times, and says how well the staircase describes
 //! them. Least squares of relative errors, since times of a sweep differ by tens; costs cannot be negative.
 
+use crate::least_squares::{Row, error, not_negative, solve};
 use crate::splits::{BATCH_MAX, SplitLaunch, TileCosts};
 use serde::Serialize;
 use thiserror::Error;
@@ -52,9 +53,6 @@ pub enum FitError {
     Alike,
 }
 
-/// A row of the system: the multiples of t0, t1 and c whose sum is 1 when the model is right.
-type Row = [f64; 3];
-
 /// Fits the costs to points measured on `launch`, whose own costs do not matter.
 ///
 /// # Errors
@@ -63,7 +61,7 @@ pub fn fit(launch: &SplitLaunch, points: &[Measured]) -> Result<Fit, FitError> {
     if !(POINTS_MIN..=POINTS_MAX).contains(&points.len()) {
         return Err(FitError::Points { points: points.len() });
     }
-    let rows: Vec<Row> = points
+    let rows: Vec<Row<3>> = points
         .iter()
         .enumerate()
         .map(|(index, point)| row(launch, point).ok_or_else(|| bad_point(index, point)))
@@ -71,7 +69,7 @@ pub fn fit(launch: &SplitLaunch, points: &[Measured]) -> Result<Fit, FitError> {
     // All three must be open to question before some may turn out to be 0.
     solve(&rows, [true; 3]).ok_or(FitError::Alike)?;
     let [t0, t1, c] = not_negative(&rows).ok_or(FitError::Alike)?;
-    let errors = rows.iter().map(|row| error(row, [t0, t1, c]));
+    let errors = rows.iter().map(|row| error(row, &[t0, t1, c]));
     let squares: f64 = errors.clone().map(|error| error * error).sum();
     let worst = errors.zip(points).max_by(|one, other| one.0.abs().total_cmp(&other.0.abs()));
     let (worst_error, worst) = worst.ok_or(FitError::Points { points: 0 })?;
@@ -89,7 +87,7 @@ fn bad_point(index: usize, point: &Measured) -> FitError {
     FitError::BadPoint { number: index + 1, batch, splits, time }
 }
 
-fn row(launch: &SplitLaunch, point: &Measured) -> Option<Row> {
+fn row(launch: &SplitLaunch, point: &Measured) -> Option<Row<3>> {
     let Measured { batch, splits, time } = *point;
     let sizes_are_known = (1..=BATCH_MAX).contains(&batch) && (1..=launch.tiles.get()).contains(&splits);
     if !sizes_are_known || !time.is_normal() || time < 0.0 {
@@ -99,63 +97,6 @@ fn row(launch: &SplitLaunch, point: &Measured) -> Option<Row> {
     let combined = if splits > 1 { f64::from(splits) } else { 0.0 };
     let row = [waves, waves * f64::from(launch.tiles_per_cta(splits)), combined].map(|factor| factor / time);
     row.iter().all(|factor| factor.is_finite()).then_some(row)
-}
-
-/// The model's time over the measured one, less 1.
-fn error(row: &Row, costs: [f64; 3]) -> f64 {
-    row.iter().zip(costs).map(|(factor, cost)| factor * cost).sum::<f64>() - 1.0
-}
-
-/// Of all ways to hold some costs at 0, the one with the smallest error whose other costs are not negative.
-fn not_negative(rows: &[Row]) -> Option<[f64; 3]> {
-    let ways = (1..8_u8).map(|bits| [bits & 1 != 0, bits & 2 != 0, bits & 4 != 0]);
-    let solutions =
-        ways.filter_map(|free| solve(rows, free)).filter(|costs| costs.iter().all(|cost| *cost >= 0.0));
-    let squares = |costs: &[f64; 3]| rows.iter().map(|row| error(row, *costs).powi(2)).sum::<f64>();
-    solutions.min_by(|one, other| squares(one).total_cmp(&squares(other)))
-}
-
-/// Least squares over the free columns, the others held at 0; `None` when the rows do not determine them.
-fn solve(rows: &[Row], free: [bool; 3]) -> Option<[f64; 3]> {
-    let scale: [f64; 3] =
-        std::array::from_fn(|column| rows.iter().map(|row| row[column].powi(2)).sum::<f64>().sqrt());
-    let mut matrix = [[0.0_f64; 4]; 3];
-    for (line, equation) in matrix.iter_mut().enumerate() {
-        if !free[line] {
-            equation[line] = 1.0;
-            continue;
-        }
-        if scale[line] == 0.0 {
-            return None;
-        }
-        for column in (0..3).filter(|&column| free[column]) {
-            equation[column] =
-                rows.iter().map(|row| row[line] / scale[line] * (row[column] / scale[column])).sum();
-        }
-        equation[3] = rows.iter().map(|row| row[line] / scale[line]).sum();
-    }
-    let solution = eliminate(matrix)?;
-    Some(std::array::from_fn(|column| if free[column] { solution[column] / scale[column] } else { 0.0 }))
-}
-
-/// Gauss with pivots. Columns have unit length, so that a pivot this small means columns that point the same way.
-fn eliminate(mut matrix: [[f64; 4]; 3]) -> Option<[f64; 3]> {
-    const PIVOT_MIN: f64 = 1e-9;
-    for column in 0..3 {
-        let pivot = (column..3)
-            .max_by(|&one, &other| matrix[one][column].abs().total_cmp(&matrix[other][column].abs()))?;
-        if matrix[pivot][column].abs() < PIVOT_MIN {
-            return None;
-        }
-        matrix.swap(column, pivot);
-        for line in (0..3).filter(|&line| line != column) {
-            let factor = matrix[line][column] / matrix[column][column];
-            for at in column..4 {
-                matrix[line][at] -= factor * matrix[column][at];
-            }
-        }
-    }
-    Some(std::array::from_fn(|line| matrix[line][3] / matrix[line][line]))
 }
 
 #[cfg(test)]

@@ -163,9 +163,8 @@ impl SplitLaunch {
         u64::from(batch) * u64::from(self.head_blocks.get())
     }
 
-    /// Numbers of splits up to a limit that make each CTA's walk shorter than the number before does, least first.
-    fn eligible(&self, most: u32) -> impl Iterator<Item = u32> {
-        (1..=most).filter(|&n| n == 1 || self.tiles_per_cta(n) != self.tiles_per_cta(n - 1))
+    fn eligible(&self, most: u32) -> impl Iterator<Item = u32> + use<> {
+        useful_splits(self.tiles.get(), most)
     }
 
     fn flash_attention_splits(&self, batch: u32) -> u32 {
@@ -182,6 +181,11 @@ impl SplitLaunch {
         let best = self.eligible(most).map(efficiency).fold(0.0, f64::max);
         self.eligible(most).find(|&splits| efficiency(splits) >= 0.85 * best).unwrap_or(1)
     }
+}
+
+/// Numbers of splits up to a limit that make each CTA's walk shorter than the number before does, least first.
+pub fn useful_splits(tiles: u32, most: u32) -> impl Iterator<Item = u32> {
+    (1..=most).filter(move |&n| n == 1 || tiles.div_ceil(n) != tiles.div_ceil(n - 1))
 }
 
 #[cfg(test)]

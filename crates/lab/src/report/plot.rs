@@ -42,9 +42,11 @@ pub struct Series {
 pub enum Look {
     /// Dots with whiskers: what was measured.
     Measured,
+    /// Squares: what was measured of another subject.
+    Other,
     /// A line: what was fitted.
     Fitted,
-    /// A dashed line: what the machine allows.
+    /// A dashed line: what the machine allows, or a line for the other subject.
     Limit,
     /// A band between the ends of the whiskers, in a colour of its own: a part of a stack.
     Band(u8),
@@ -81,10 +83,11 @@ svg{background:#fff;font:13px system-ui,sans-serif}\
 text{fill:#222}.small{font-size:12px;fill:#555}.inside{font-size:12px;fill:#111}.title{font-size:17px;font-weight:600}.name{font-weight:600}\
 .grid{stroke:#ddd}.axis{stroke:#888}\
 .measured{fill:#0072b2;stroke:#0072b2;stroke-width:1.5}.fitted{fill:none;stroke:#0072b2;stroke-width:1.8}\
+.other{fill:none;stroke:#d55e00;stroke-width:1.5}\
 .limit{fill:none;stroke:#d55e00;stroke-width:1.8;stroke-dasharray:6 4}.mark{stroke:#d55e00;stroke-width:1.2;stroke-dasharray:2 3}\
 @media (prefers-color-scheme:dark){svg{background:#16181c}text{fill:#e6e6e6}.small{fill:#a5a9b0}\
 .grid{stroke:#33373d}.axis{stroke:#777}.measured{fill:#56b4e9;stroke:#56b4e9}.fitted{stroke:#56b4e9}\
-.limit,.mark{stroke:#f0954f}}";
+.limit,.mark,.other{stroke:#f0954f}}";
 
 impl Plot {
     pub fn svg(&self) -> String {
@@ -217,6 +220,7 @@ impl Series {
     fn draw_key(&self, right: f64, y: f64, svg: &mut String) {
         match self.look {
             Look::Measured => dot(svg, (right - 6.0, y)),
+            Look::Other => square(svg, (right - 6.0, y)),
             Look::Fitted => line(svg, "fitted", (right - 20.0, y), (right, y)),
             Look::Limit => line(svg, "limit", (right - 20.0, y), (right, y)),
             Look::Band(colour) => {
@@ -244,6 +248,11 @@ impl Series {
     fn draw(&self, area: &Area, svg: &mut String) {
         let class = match self.look {
             Look::Band(colour) => return self.draw_band(area, colour, svg),
+            Look::Other => {
+                let place = |point: &PlotPoint| (area.x.place(point.x), area.y.place(point.y));
+                self.points.iter().for_each(|point| square(svg, place(point)));
+                return;
+            }
             Look::Measured => {
                 for point in &self.points {
                     let (x, y) = (area.x.place(point.x), area.y.place(point.y));
@@ -333,6 +342,15 @@ fn band_colour(number: u8) -> &'static str {
     BAND_COLOURS[usize::from(number) % BAND_COLOURS.len()]
 }
 
+fn square(svg: &mut String, (x, y): (f64, f64)) {
+    let _ = writeln!(
+        svg,
+        "<rect class=\"other\" x=\"{:.1}\" y=\"{:.1}\" width=\"7\" height=\"7\"/>",
+        x - 3.5,
+        y - 3.5
+    );
+}
+
 fn dot(svg: &mut String, at: (f64, f64)) {
     let _ = writeln!(svg, "<circle class=\"measured\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.6\"/>", at.0, at.1);
 }
@@ -398,6 +416,7 @@ mod tests {
             y_label: "ms".into(),
             series: vec![
                 series(Look::Measured, "measured"),
+                series(Look::Other, "o"),
                 series(Look::Fitted, "f"),
                 series(Look::Limit, "l"),
                 series(Look::Band(9), "one of many bands with a long name that goes below the title"),
