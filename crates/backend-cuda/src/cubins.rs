@@ -7,6 +7,9 @@ use crate::cuda::{Compiled, Compiler, CudaError, Header};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
+/// Of a key: the beginning of a hash that is twice as long.
+pub const KEY_BYTES: usize = 12;
+
 /// One compilation, fully described.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -31,7 +34,8 @@ impl Source {
         options
     }
 
-    fn key(&self, architecture: &str, version: (i32, i32)) -> String {
+    /// What a cubin is made of but the compiler.
+    pub fn key(&self, architecture: &str) -> [u8; KEY_BYTES] {
         let mut hash = Sha256::new();
         let mut feed = |part: &str| {
             hash.update((part.len() as u64).to_le_bytes());
@@ -44,8 +48,13 @@ impl Source {
         }
         self.options().iter().for_each(|option| feed(option));
         feed(architecture);
-        feed(&format!("{}.{}", version.0, version.1));
-        hash.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+        let hash = hash.finalize();
+        std::array::from_fn(|at| hash[at])
+    }
+
+    fn file_name(&self, architecture: &str, version: (i32, i32)) -> String {
+        let key: String = self.key(architecture).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}.{architecture}.{}.{}.{key}.cubin", self.name, version.0, version.1)
     }
 }
 
@@ -53,8 +62,7 @@ impl Cubins {
     /// The cubin of `source`. A folder that cannot be written costs the next run a compilation, nothing else.
     pub fn get(&self, source: &Source, architecture: &str) -> Result<Vec<u8>, CudaError> {
         let Some(folder) = &self.folder else { return Ok(self.compile(source, architecture)?.cubin) };
-        let key = source.key(architecture, self.compiler.version);
-        let path = folder.join(format!("{}.{architecture}.{key}.cubin", source.name));
+        let path = folder.join(source.file_name(architecture, self.compiler.version));
         if let Ok(cubin) = std::fs::read(&path) {
             return Ok(cubin);
         }
@@ -85,13 +93,13 @@ mod tests {
     #[test]
     fn a_key_depends_on_everything_that_makes_a_cubin() {
         let source = Source { name: "k".into(), text: "a", headers: &[], definitions: vec![("N", 1)] };
-        let key = source.key("sm_90a", (13, 0));
-        assert_eq!(key, source.clone().key("sm_90a", (13, 0)));
-        assert_ne!(key, source.key("sm_120a", (13, 0)));
-        assert_ne!(key, source.key("sm_90a", (13, 1)));
-        assert_ne!(key, Source { text: "b", ..source.clone() }.key("sm_90a", (13, 0)));
-        assert_ne!(key, Source { definitions: vec![("N", 2)], ..source.clone() }.key("sm_90a", (13, 0)));
+        let key = source.key("sm_90a");
+        assert_eq!(key, source.clone().key("sm_90a"));
+        assert_ne!(key, source.key("sm_120a"));
+        assert_ne!(source.file_name("sm_90a", (13, 0)), source.file_name("sm_90a", (13, 1)));
+        assert_ne!(key, Source { text: "b", ..source.clone() }.key("sm_90a"));
+        assert_ne!(key, Source { definitions: vec![("N", 2)], ..source.clone() }.key("sm_90a"));
         let headers: &[Header] = &[Header { name: "h", text: "x" }];
-        assert_ne!(key, Source { headers, ..source.clone() }.key("sm_90a", (13, 0)));
+        assert_ne!(key, Source { headers, ..source.clone() }.key("sm_90a"));
     }
 }

@@ -1,11 +1,13 @@
-//! The CUDA backend. So far: guarded access to CUDA ([`cuda`]), kernels compiled by NVRTC and kept ([`cubins`]), the
-//! sparse decode attention ([`decode`]) and the matrix products ([`matmul`]) as ladders of versions, and the program that checks
-//! and times them ([`selftest`], `gpu-check`). [`gpu`] is a device as all of that sees it: a real one, or with feature `emulator` one that
+//! The CUDA backend. So far: guarded access to CUDA ([`cuda`]), kernels compiled by NVRTC and kept ([`cubins`]) or
+//! compiled ahead and built in ([`archive`]), the sparse decode attention ([`decode`]) and the matrix products ([`matmul`])
+//! as ladders of versions, and the program that checks and times them ([`selftest`], `gpu-check`). [`gpu`] is a device as
+//! all of that sees it: a real one, or with feature `emulator` one that
 //! runs the kernels' own sources on the host.
 //!
 //! Nothing is needed to build it, and without a driver or a GPU every entry says so in an error. [`backend`] is the model
 //! behind the trait `Backend`, in plain first kernels; the two ladders above are not part of it yet.
 
+pub mod archive;
 pub mod backend;
 pub mod cubins;
 pub mod cuda;

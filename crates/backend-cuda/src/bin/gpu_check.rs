@@ -1,20 +1,24 @@
 //! `gpu-check run`: every decode kernel against float64, then timed. `gpu-check build FOLDER ARCHITECTURE...`: cubins
-//! for a machine that has a GPU but no compiler; needs NVRTC, no GPU.
+//! for a machine that has a GPU but no compiler; `gpu-check archive FILE`: the kernels of a release, for the build to put into
+//! the binary. Both need NVRTC, no GPU.
 
-use overshot_backend_cuda::cubins::Source;
+use overshot_backend_cuda::archive;
+use overshot_backend_cuda::cubins::{Cubins, Source};
 use overshot_backend_cuda::cuda::Compiler;
 use overshot_backend_cuda::selftest::{self, Options};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE... [--only NAME]...
+       gpu-check archive FILE
        gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...
-                     [--case NAME]... [--suite main|steps|few|large|long|uneven]... [--prices ROW,PART]";
+                     [--decode-kernel NAME[:PARTS]] [--case NAME]... [--suite main|steps|few|large|long|uneven]... [--prices ROW,PART]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.split_first() {
         Some((command, rest)) if command == "build" => build(rest),
+        Some((command, [file])) if command == "archive" => write_archive(file),
         Some((command, rest)) if command == "run" => run(rest),
         _ => Err(USAGE.into()),
     };
@@ -59,19 +63,25 @@ fn build(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
+fn write_archive(file: &str) -> Outcome {
+    let compiler = Compiler::open()?;
+    let cubins = Cubins { compiler, folder: Some(std::env::temp_dir().join("overshot-cubins")) };
+    let mut kernels = Vec::new();
+    for architecture in archive::ARCHITECTURES {
+        for source in selftest::shipped_sources(architecture) {
+            let cubin = cubins.get(&source, architecture)?;
+            println!("{} {architecture}: {} bytes", source.name, cubin.len());
+            kernels.push((source, architecture, cubin));
+        }
+    }
+    let bytes = archive::pack(compiler.version, &kernels)?;
+    std::fs::write(file, &bytes)?;
+    println!("{file}: {} kernels in {} bytes; build with OVERSHOT_CUBINS={file}", kernels.len(), bytes.len());
+    Ok(())
+}
+
 fn run(arguments: &[String]) -> Outcome {
-    let mut options = Options {
-        cubins: None,
-        seed: fastrand::u64(..),
-        only: vec![],
-        rounds: 15,
-        repeats: 20,
-        pool_entries: 1 << 18,
-        splits: 0,
-        suites: vec![],
-        cases: vec![],
-        prices: None,
-    };
+    let mut options = Options::default();
     let mut out: Box<dyn std::io::Write> = Box::new(std::io::stdout());
     let mut rest = arguments.iter();
     while let Some(flag) = rest.next() {
@@ -88,6 +98,7 @@ fn run(arguments: &[String]) -> Outcome {
             "--suite" => options.suites.push(value.clone()),
             "--prices" => options.prices = Some(prices(value)?),
             "--only" => options.only.push(value.clone()),
+            "--decode-kernel" => options.pin = Some(value.parse()?),
             _ => return Err(format!("unknown flag {flag}\n{USAGE}").into()),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::{CudaError, check};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// CUDA 13.0, the toolkit whose cubins are loaded and whose functions are called.
 const DRIVER_VERSION_MIN: i32 = 13_000;
@@ -21,7 +21,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 /// What a device reports, in its own units.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceFacts {
     pub name: String,
     pub driver_cuda_version: i32,
@@ -49,21 +49,11 @@ impl DeviceFacts {
 impl Device {
     /// The device of this number. No driver, an old driver and no device are errors with a sentence, never a panic.
     pub fn open(ordinal: i32) -> Result<Self, CudaError> {
-        // SAFETY: opens the driver library and closes it again; its constructors are the vendor's.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::NoDriver);
-        }
-        let mut version = 0;
+        start_driver()?;
         let mut device = 0;
         let mut context = std::ptr::null_mut();
-        // SAFETY: the library is there; every pointer is to a live local of the type the call writes.
+        // SAFETY: the driver is started; every pointer is to a live local of the type the call writes.
         unsafe {
-            check("cuInit", sys::cuInit(0))
-                .map_err(|error| CudaError::NoDevice { reason: error.to_string() })?;
-            check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
-            if version < DRIVER_VERSION_MIN {
-                return Err(CudaError::OldDriver { version });
-            }
             check("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal))
                 .map_err(|error| CudaError::NoDevice { reason: error.to_string() })?;
             check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
@@ -80,33 +70,7 @@ impl Device {
     }
 
     pub fn facts(&self) -> Result<DeviceFacts, CudaError> {
-        let mut name = [0u8; 256];
-        let mut memory_bytes = 0;
-        let mut driver_cuda_version = 0;
-        // SAFETY: the name buffer is as long as said, the others are live locals of the right type.
-        unsafe {
-            check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr().cast(), 255, self.device))?;
-            check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut memory_bytes, self.device))?;
-            check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut driver_cuda_version))?;
-        }
-        let number = |attribute| self.attribute(attribute);
-        let name: Vec<u8> = name.into_iter().take_while(|byte| *byte != 0).collect();
-        Ok(DeviceFacts {
-            name: String::from_utf8_lossy(&name).into_owned(),
-            driver_cuda_version,
-            sm: number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
-                + number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-            multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            memory_bytes,
-            l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
-            shared_bytes_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
-            shared_bytes_per_cta: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-            registers_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
-            threads_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
-            clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
-            memory_clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
-            memory_bus_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
-        })
+        facts_of(self.device)
     }
 
     pub fn memory_free_bytes(&self) -> Result<usize, CudaError> {
@@ -133,15 +97,73 @@ impl Device {
         // SAFETY: the caller's word.
         let _ = unsafe { sys::cuMemFree_v2(address) };
     }
+}
 
-    fn attribute(&self, attribute: Attribute) -> Result<u32, CudaError> {
-        let mut value = 0;
-        // SAFETY: `value` is a live local.
-        check("cuDeviceGetAttribute", unsafe {
-            sys::cuDeviceGetAttribute(&mut value, attribute, self.device)
-        })?;
-        Ok(value.max(0) as u32)
+/// What every device of this machine says of itself, in the order of their numbers; takes no memory of any.
+pub fn devices() -> Result<Vec<DeviceFacts>, CudaError> {
+    start_driver()?;
+    let mut count = 0;
+    // SAFETY: the driver is started; `count` is a live local.
+    check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    let facts = |ordinal| {
+        let mut device = 0;
+        // SAFETY: as above.
+        check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal) })?;
+        facts_of(device)
+    };
+    (0..count).map(facts).collect()
+}
+
+/// Loads and starts the driver: all calls behind it have one to call.
+fn start_driver() -> Result<(), CudaError> {
+    // SAFETY: opens the driver library and closes it again; its constructors are the vendor's.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::NoDriver);
     }
+    let mut version = 0;
+    // SAFETY: the library is there; `version` is a live local.
+    unsafe {
+        check("cuInit", sys::cuInit(0)).map_err(|error| CudaError::NoDevice { reason: error.to_string() })?;
+        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+    }
+    if version < DRIVER_VERSION_MIN { Err(CudaError::OldDriver { version }) } else { Ok(()) }
+}
+
+fn facts_of(device: sys::CUdevice) -> Result<DeviceFacts, CudaError> {
+    let mut name = [0u8; 256];
+    let mut memory_bytes = 0;
+    let mut driver_cuda_version = 0;
+    // SAFETY: the name buffer is as long as said, the others are live locals of the right type.
+    unsafe {
+        check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr().cast(), 255, device))?;
+        check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut memory_bytes, device))?;
+        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut driver_cuda_version))?;
+    }
+    let number = |wanted| attribute(device, wanted);
+    let name: Vec<u8> = name.into_iter().take_while(|byte| *byte != 0).collect();
+    Ok(DeviceFacts {
+        name: String::from_utf8_lossy(&name).into_owned(),
+        driver_cuda_version,
+        sm: number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
+            + number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        memory_bytes,
+        l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
+        shared_bytes_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        shared_bytes_per_cta: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        registers_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+        threads_per_sm: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+        clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        memory_bus_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+    })
+}
+
+fn attribute(device: sys::CUdevice, attribute: Attribute) -> Result<u32, CudaError> {
+    let mut value = 0;
+    // SAFETY: `value` is a live local.
+    check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) })?;
+    Ok(value.max(0) as u32)
 }
 
 #[cfg(test)]
@@ -152,7 +174,10 @@ mod tests {
     fn a_machine_without_a_gpu_is_told_so_in_a_sentence() {
         match Device::open(0) {
             Ok(device) => assert!(device.facts().unwrap().multiprocessors > 0),
-            Err(error) => assert!(error.to_string().contains("GPU") || error.to_string().contains("driver")),
+            Err(error) => {
+                assert!(error.to_string().contains("GPU") || error.to_string().contains("driver"));
+                assert!(devices().is_err());
+            }
         }
     }
 }

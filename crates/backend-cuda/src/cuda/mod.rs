@@ -8,7 +8,7 @@ mod module;
 mod nvrtc;
 mod stream;
 
-pub use device::{Device, DeviceFacts};
+pub use device::{Device, DeviceFacts, devices};
 pub use module::{Grid, Kernel, KernelFacts};
 pub use nvrtc::{Compiled, Compiler, Header};
 pub use stream::{Event, Graph, Stream};
@@ -33,6 +33,13 @@ pub enum CudaError {
     Compile { name: String, architecture: String, log: String },
     #[error("{what} holds a zero byte and cannot be handed to C")]
     ZeroByte { what: String },
+}
+
+impl CudaError {
+    /// Whether this machine has no GPU that can be used, rather than one that failed.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, CudaError::NoDriver | CudaError::NoDevice { .. } | CudaError::OldDriver { .. })
+    }
 }
 
 /// Turns a driver's answer into an error that names the call.

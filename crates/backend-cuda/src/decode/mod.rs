@@ -1,12 +1,11 @@
 //! Sparse decode attention: for each query token, all heads over two short lists of packed cache entries.
 //!
-//! [`Variant`] names a kernel (a version of the ladder in `kernels/decode/` and its parameters), [`plan`] decides how
-//! many blocks share a row, [`launch`] puts it on a stream. Nothing here reads a length or an index on the host, so a
-//! captured launch stays valid while a sequence grows.
+//! [`Variant`] names a kernel (a version of the ladder in `kernels/decode/` and its parameters), `choose` of
+//! `overshot-gpu-model` says which one and how many blocks share a row, [`launch`] puts it on a stream. Nothing here reads a
+//! length or an index on the host, so a captured launch stays valid while a sequence grows.
 
 mod args;
 mod launch;
-pub mod plan;
 mod schedule;
 mod variant;
 

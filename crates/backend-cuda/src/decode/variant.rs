@@ -1,8 +1,10 @@
 //! Which kernels there are: the versions of the ladder and the parameters each was compiled with.
 
-use super::plan::{self, Costs, Load, Plan, RunCosts};
+use super::schedule::WORKERS_MAX;
 use crate::cubins::Source;
 use crate::cuda::Header;
+use overshot_gpu_model::{Dealing, KernelShape, Table};
+use std::num::NonZeroU32;
 
 macro_rules! kernel_file {
     ($name:literal) => {
@@ -20,12 +22,12 @@ const HEADERS: &[Header] = &[
     Header { name: "values.cuh", text: kernel_file!("values.cuh") },
 ];
 
-/// A step of the ladder; each file's head comment says what it taught. 3 is kept free for the prototype that came before 4: raw
-/// bytes, three barriers a tile.
+/// A step of the ladder; each file's head comment says what it taught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     Naive,
     Campaign,
+    Prototype,
     OneBarrier,
     WideTile,
     TwoRoles,
@@ -37,6 +39,7 @@ impl Version {
         match self {
             Version::Naive => 1,
             Version::Campaign => 2,
+            Version::Prototype => 3,
             Version::OneBarrier => 4,
             Version::WideTile => 5,
             Version::TwoRoles => 6,
@@ -48,6 +51,7 @@ impl Version {
         match self {
             Version::Naive => kernel_file!("v1_naive.cu"),
             Version::Campaign => kernel_file!("v2_campaign.cu"),
+            Version::Prototype => kernel_file!("v3_prototype.cu"),
             Version::OneBarrier => kernel_file!("v4_one_barrier.cu"),
             Version::WideTile => kernel_file!("v5_wide_tile.cu"),
             Version::TwoRoles => kernel_file!("v6_two_roles.cu"),
@@ -128,10 +132,11 @@ pub struct Variant {
     /// Cache entries that a block handles at a time.
     pub tile: u32,
     pub threads: u32,
+    /// Tiles of shared memory that copies go ahead into.
+    pub stages: u32,
     pub shared_bytes: u32,
     /// Versions that cannot share a row between blocks take 1.
     pub splits_max: u32,
-    pub costs: Costs,
     /// What the schedule counts for a row and for each part of a cut row, in quarters of a tile.
     pub prices: [i32; 2],
 }
@@ -145,9 +150,9 @@ impl Variant {
             heads_per_block: 1,
             tile: 1024,
             threads: 256,
+            stages: 0,
             shared_bytes: 0,
             splits_max: 1,
-            costs: Costs::H200,
             prices: [0, 0],
         }
     }
@@ -173,9 +178,26 @@ impl Variant {
             heads_per_block: block_h,
             tile: block_t,
             threads: 32 * warps,
+            stages,
             shared_bytes,
             splits_max: 64,
-            costs: Costs::H200,
+            prices: [0, 0],
+        }
+    }
+
+    /// All stages by all warps, a barrier after each.
+    pub fn prototype() -> Self {
+        let shared_bytes = 32 * 512 + 2 * 64 * (592 + 8) + 2 * 16 * 144 + 8 * 128 + 8 * 16 * 4 + 4 * 64 * 8;
+        Variant {
+            version: Version::Prototype,
+            name: "v3".into(),
+            definitions: vec![("EXPECTED_SHARED_BYTES", shared_bytes)],
+            heads_per_block: 16,
+            tile: 64,
+            threads: 256,
+            stages: 2,
+            shared_bytes,
+            splits_max: 64,
             prices: [0, 0],
         }
     }
@@ -197,9 +219,9 @@ impl Variant {
             heads_per_block: 16 * head_groups,
             tile: 32,
             threads: 256 * head_groups,
+            stages,
             shared_bytes,
             splits_max: 64,
-            costs: Costs::H200,
             prices: [0, 0],
         }
     }
@@ -221,9 +243,9 @@ impl Variant {
             heads_per_block: 16 * head_groups,
             tile: 64,
             threads: 256 * head_groups,
+            stages,
             shared_bytes,
             splits_max: 64,
-            costs: Costs::H200,
             prices: [0, 0],
         }
     }
@@ -257,9 +279,9 @@ impl Variant {
             heads_per_block: heads,
             tile,
             threads: 512,
+            stages,
             shared_bytes,
             splits_max: 64,
-            costs: Costs::H200_TWO_ROLES[usize::from(m_tiles > 1)],
             prices: [0, 0],
         }
     }
@@ -304,9 +326,9 @@ impl Variant {
             heads_per_block: heads,
             tile,
             threads: 512,
+            stages,
             shared_bytes,
             splits_max: 1,
-            costs: Costs::H200_TWO_ROLES[usize::from(m_tiles > 1)],
             prices: [5, 2],
         }
     }
@@ -316,56 +338,42 @@ impl Variant {
         self.version == Version::NoWaves
     }
 
-    /// Workers of a device: one a multiprocessor, blocks of all heads together.
-    pub fn workers(&self, heads: u32, multiprocessors: u32) -> u32 {
-        (multiprocessors / heads.div_ceil(self.heads_per_block)).clamp(1, super::WORKERS_MAX)
-    }
-
-    /// The variants that a device of this architecture is served by: blocks that split rows, for batches that fit the
-    /// device at once, and workers that share all rows, for others.
-    pub fn shipped(sm: u32) -> [Self; 2] {
-        if sm < 100 {
-            [Self::two_roles(1, 64, 4, 1, Arrivals::EveryLane), Self::no_waves(1, 64, 4, Query::Ahead)]
+    /// What its time depends on, for the chooser. `ctas_per_sm` is what a device holds of it.
+    pub fn shape(&self, ctas_per_sm: u32) -> KernelShape {
+        let number = |value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN);
+        let (dealing, parts_max) = if self.takes_schedule() {
+            (Dealing::Workers, WORKERS_MAX)
         } else {
-            [Self::two_roles(1, 32, 4, 1, Arrivals::EveryLane), Self::no_waves(1, 32, 3, Query::Ahead)]
+            (Dealing::Splits, self.splits_max)
+        };
+        KernelShape {
+            name: self.name.clone(),
+            dealing,
+            heads_per_cta: number(self.heads_per_block),
+            tile: number(self.tile),
+            warps: number(self.threads / 32),
+            stages: self.stages,
+            ctas_per_sm: number(ctas_per_sm),
+            parts_max: number(parts_max),
         }
     }
 
-    /// The shipped variant that should end first, and its plan. `lists` are the longest window and compressed list.
-    pub fn choose(sm: u32, rows: u32, heads: u32, lists: [u32; 2], multiprocessors: u32) -> (Self, Plan) {
-        let [splitting, sharing] = Self::shipped(sm);
-        let [split, shared] =
-            [&splitting, &sharing].map(|variant| variant.plan(rows, heads, lists, multiprocessors, 1));
-        if shared.us < split.us { (sharing, shared) } else { (splitting, split) }
+    /// The variant of this name, as the chooser and flags call it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().into_iter().find(|variant| variant.name == name)
+    }
+
+    /// The variants that a device of this architecture is served by, as the table of costs says.
+    pub fn shipped(sm: u32) -> Vec<Self> {
+        let table = Table::built_in();
+        table.serving(sm).filter_map(|entry| Self::named(&entry.shape.name)).collect()
     }
 
     /// A variant and a number of parts with which a row's answer does not depend on the other rows.
-    pub fn batch_invariant(sm: u32, lists: [u32; 2]) -> (Self, u32) {
-        let [splitting, _] = Self::shipped(sm);
-        let splits = plan::batch_invariant_splits(splitting.tiles(lists), splitting.splits_max);
-        (splitting, splits)
-    }
-
-    /// Tiles of a row whose lists are this long.
-    fn tiles(&self, lists: [u32; 2]) -> u32 {
-        lists.map(|capacity| capacity.div_ceil(self.tile)).iter().sum()
-    }
-
-    /// `splits` of the plan is the number of workers for a variant that takes a schedule.
-    pub fn plan(&self, rows: u32, heads: u32, lists: [u32; 2], multiprocessors: u32, blocks: u32) -> Plan {
-        if self.takes_schedule() {
-            let workers = self.workers(heads, multiprocessors);
-            return Plan { splits: workers, us: RunCosts::H200.us(rows, self.tiles(lists), workers) };
-        }
-        let load = Load {
-            rows,
-            head_blocks: heads.div_ceil(self.heads_per_block),
-            tiles: self.tiles(lists),
-            multiprocessors,
-            blocks_per_multiprocessor: blocks,
-            splits_max: self.splits_max,
-        };
-        plan::plan(load, self.costs)
+    pub fn batch_invariant(sm: u32, longest: [u32; 2]) -> Option<(Self, u32)> {
+        let splitting = Self::shipped(sm).into_iter().find(|variant| !variant.takes_schedule())?;
+        let splits = splitting.shape(1).batch_invariant_splits(longest);
+        Some((splitting, splits))
     }
 
     /// What ships, and what it is compared with.
@@ -378,6 +386,7 @@ impl Variant {
             Self::campaign(Knobs { block_h: 16, ..Knobs::default() }),
             Self::campaign(Knobs { scale: Scale::PerEight, ..Knobs::default() }),
             Self::campaign(Knobs { block_t: 32, warps: 8, scale: Scale::PerEight, ..Knobs::default() }),
+            Self::prototype(),
             Self::one_barrier(1, 4, 2),
             Self::wide_tile(1, 2, 2),
             Self::wide_tile(1, 2, 2).padded(120_000),
@@ -437,22 +446,19 @@ impl Variant {
 mod tests {
     use super::*;
 
+    /// The table is text: this is what keeps it and the kernels together.
     #[test]
-    fn an_h200_shares_rows_when_splitting_them_takes_several_waves() {
-        let of = |rows, heads| {
-            let (variant, plan) = Variant::choose(90, rows, heads, [128, 512], 132);
-            (variant.version.number(), plan.splits)
-        };
-        assert_eq!([1, 16, 64, 132].map(|rows| of(rows, 16)), [(6, 10), (6, 5), (6, 2), (6, 1)]);
-        assert_eq!([133, 160, 200].map(|rows| of(rows, 16)), [(7, 132); 3]);
-        assert_eq!([64, 80, 256].map(|rows| of(rows, 32)), [(6, 1), (7, 66), (7, 66)]);
-        assert_eq!([32, 48, 256].map(|rows| of(rows, 64)), [(6, 1), (7, 33), (7, 33)]);
+    fn the_table_of_costs_describes_these_variants() {
+        for entry in Table::built_in().kernels {
+            let variant = Variant::named(&entry.shape.name).unwrap_or_else(|| panic!("{}", entry.shape.name));
+            assert_eq!(variant.shape(entry.shape.ctas_per_sm.get()), entry.shape);
+        }
     }
 
     #[test]
-    fn batch_invariant_parts_depend_on_the_lists_alone() {
-        let splits = |lists| Variant::batch_invariant(90, lists).1;
-        assert_eq!([[128, 512], [128, 0], [0, 0], [128, 8192]].map(splits), [2, 1, 1, 26]);
+    fn batch_invariant_launches_split_rows() {
+        let (variant, splits) = Variant::batch_invariant(90, [128, 512]).unwrap();
+        assert_eq!((variant.version, splits), (Version::TwoRoles, 2));
     }
 
     #[test]

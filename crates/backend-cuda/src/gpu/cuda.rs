@@ -2,18 +2,27 @@
 #![allow(unsafe_code)]
 
 use super::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, Mark, Shape};
+use crate::archive;
 use crate::cubins::{Cubins, Source};
-use crate::cuda::{self, Device, DeviceFacts, Event, KernelFacts, Stream};
+use crate::cuda::{self, Compiler, Device, DeviceFacts, Event, KernelFacts, Stream};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Where kernels come from.
 #[derive(Clone, Debug)]
 pub enum KernelStore {
-    /// Compiled when first asked for.
-    Compiler(Cubins),
+    /// Those that were built in, and what is missing there is compiled when first asked for, if there is a compiler.
+    BuiltIn { otherwise: Option<Cubins> },
     /// Files named `NAME.ARCHITECTURE.cubin`, as `gpu-check build` writes them.
     Folder(PathBuf),
+}
+
+impl KernelStore {
+    pub fn built_in() -> Self {
+        let folder = Some(std::env::temp_dir().join("overshot-cubins"));
+        let compiler = Compiler::open().ok();
+        KernelStore::BuiltIn { otherwise: compiler.map(|compiler| Cubins { compiler, folder }) }
+    }
 }
 
 pub struct CudaGpu {
@@ -48,10 +57,18 @@ impl CudaGpu {
         &self.stream
     }
 
-    fn cubin(&self, source: &Source) -> Result<Vec<u8>, GpuError> {
+    /// The bytes that `load` would load.
+    pub fn cubin(&self, source: &Source) -> Result<Vec<u8>, GpuError> {
         let architecture = self.facts.architecture();
         match &self.store {
-            KernelStore::Compiler(cubins) => Ok(cubins.get(source, &architecture)?),
+            KernelStore::BuiltIn { otherwise } => {
+                let built_in = archive::embedded().and_then(|archive| archive.get(source, &architecture));
+                match (built_in, otherwise) {
+                    (Some(cubin), _) => Ok(cubin),
+                    (None, Some(cubins)) => Ok(cubins.get(source, &architecture)?),
+                    (None, None) => Err(GpuError::NoKernel { name: source.name.clone(), architecture }),
+                }
+            }
             KernelStore::Folder(folder) => {
                 let path = folder.join(format!("{}.{architecture}.cubin", source.name));
                 std::fs::read(&path).map_err(|source| GpuError::File { path, source })

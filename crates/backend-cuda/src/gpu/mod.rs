@@ -12,6 +12,8 @@ use crate::cubins::Source;
 pub use crate::cuda::{Grid, KernelFacts};
 
 use crate::cuda::CudaError;
+use overshot_gpu_model::Target;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +25,10 @@ pub enum GpuError {
     Emulator(#[from] crate::emulator::EmulatorError),
     #[error("a copy of {given} values does not fit a buffer of {room}")]
     Size { given: usize, room: usize },
+    #[error(
+        "no kernel {name} for {architecture}: this binary was built without it, and there is no NVRTC to compile it; put libnvrtc.so.13 on the library path"
+    )]
+    NoKernel { name: String, architecture: String },
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: std::io::Error },
 }
@@ -36,6 +42,14 @@ pub struct GpuFacts {
     pub multiprocessors: u32,
     pub memory_free_bytes: usize,
     pub shared_bytes_per_block: u32,
+}
+
+impl GpuFacts {
+    /// The device as kernels are chosen for it.
+    pub fn target(&self) -> Target {
+        let multiprocessors = NonZeroU32::new(self.multiprocessors).unwrap_or(NonZeroU32::MIN);
+        Target { name: self.name.clone(), sm: self.sm, multiprocessors }
+    }
 }
 
 /// A point in a device's queue whose time it notes.

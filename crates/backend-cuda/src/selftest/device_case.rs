@@ -5,6 +5,7 @@ use super::inputs::{Case, HEAD_DIMS, Inputs};
 use super::reference::SOFTMAX_SCALE;
 use crate::decode::{Args, DecodeKernel, LaunchError, Pool, RUN_BYTES, Schedule, ScheduleArgs, WORKERS_MAX};
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError};
+use overshot_gpu_model::{Lists, Load, Table, Target};
 use std::sync::Arc;
 
 const LOG2_E: f64 = std::f64::consts::LOG2_E;
@@ -172,12 +173,31 @@ pub fn only_row(args: &Args, row: usize) -> Args {
     }
 }
 
-/// The split count that `plan` chooses for a case, or the workers of a kernel that takes a schedule.
-pub fn planned_splits(case: &Case, kernel: &DecodeKernel, multiprocessors: u32) -> u32 {
-    if kernel.variant.takes_schedule() {
-        return kernel.variant.workers(case.heads as u32, multiprocessors);
-    }
-    let lists = [case.window.capacity as u32, case.extra.capacity as u32];
-    let blocks = kernel.facts.ctas_per_sm;
-    kernel.variant.plan(case.rows as u32, case.heads as u32, lists, multiprocessors, blocks).splits
+/// The splits or workers that the chooser would give this kernel; 1 for what it does not take.
+pub fn planned_parts(
+    kernel: &DecodeKernel,
+    target: &Target,
+    rows: usize,
+    heads: usize,
+    lists: [Lists; 2],
+) -> u32 {
+    let shape = kernel.variant.shape(kernel.facts.ctas_per_sm);
+    let costs = Table::built_in().costs_like(&shape);
+    Load::new(rows as u32, heads as u32, lists)
+        .map_or(1, |load| shape.plan(&costs, target, &load).deal.parts())
+}
+
+/// The lists of a case as its capacities allow, for a launch that knows no lengths.
+pub fn capacities(case: &Case) -> [Lists; 2] {
+    [case.window, case.extra].map(|list| Lists::even(list.capacity as u32))
+}
+
+/// The lists as they are.
+pub fn lists(inputs: &Inputs) -> [Lists; 2] {
+    [0, 1].map(|list| {
+        let lengths = &inputs.length[list];
+        let sum: f64 = lengths.iter().map(|length| f64::from(*length)).sum();
+        let longest = lengths.iter().copied().max().unwrap_or(0).max(0) as u32;
+        Lists { mean: (sum / lengths.len().max(1) as f64).min(f64::from(longest)), longest }
+    })
 }

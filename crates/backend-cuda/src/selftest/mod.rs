@@ -8,6 +8,8 @@ mod device_case;
 mod inputs;
 pub mod matmul;
 mod reference;
+mod report;
+mod resources;
 mod run;
 mod suites;
 #[cfg(test)]
@@ -15,10 +17,12 @@ mod tests;
 mod timing;
 
 pub use inputs::{Case, Exponents, Lengths, ListShape};
+pub use report::report;
 pub use run::{Options, SelftestError, run};
 
 use crate::cubins::Source;
 use crate::decode::{Schedule, Variant};
+use overshot_gpu_model::Architecture;
 
 /// Everything that a run loads.
 pub fn sources() -> Vec<Source> {
@@ -28,4 +32,11 @@ pub fn sources() -> Vec<Source> {
         .map(Variant::source)
         .chain([timing::ceiling_source(), Schedule::source()])
         .collect()
+}
+
+/// What a release has compiled ahead for an architecture.
+pub fn shipped_sources(architecture: &str) -> Vec<Source> {
+    let sm = architecture.parse::<Architecture>().map_or(0, |architecture| architecture.sm);
+    let shipped = Variant::shipped(sm);
+    shipped.iter().map(Variant::source).chain([timing::ceiling_source(), Schedule::source()]).collect()
 }

@@ -1,15 +1,16 @@
 //! The whole self-test: device, ceiling, variants, checks, times. One JSON object a line, each with a `kind`.
 
-use super::device_case::{DeviceCase, DevicePools, only_row, planned_splits};
+use super::device_case::{DeviceCase, DevicePools, capacities, only_row, planned_parts};
 use super::inputs::{Case, Exponents, HEAD_DIMS, Lengths, ListShape};
 use super::reference::{Distance, distance, reference};
-use super::timing;
-use crate::cubins::Cubins;
-use crate::cuda::{Compiler, CudaError};
+use super::{resources, timing};
+use crate::cuda::CudaError;
 use crate::decode::{DecodeKernel, LaunchError, Schedule, Variant};
 use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
+use overshot_gpu_model::{Pin, Target};
 use serde::Serialize;
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,15 +36,33 @@ pub enum SelftestError {
         "{failed} of {checked} checks failed: see the lines with \"kind\":\"check\" and \"passed\":false"
     )]
     Wrong { failed: usize, checked: usize },
+    #[error(
+        "{kernels} kernel(s) use other resources than their cubins say: see the lines with \"kind\":\"kernel\", fields driver and read"
+    )]
+    Misread { kernels: usize },
+}
+
+impl SelftestError {
+    /// Whether there is no GPU to test, rather than one that failed.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            SelftestError::Cuda(error) | SelftestError::Gpu(GpuError::Cuda(error)) => error.is_absence(),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Cubins made by `gpu-check build`; without it NVRTC is needed on this machine.
+    /// Cubins made by `gpu-check build`, instead of built-in ones or NVRTC's.
     pub cubins: Option<PathBuf>,
     pub seed: u64,
     /// Only variants whose name contains one of these; all when empty.
     pub only: Vec<String>,
+    /// Of all variants those alone that this device is served by.
+    pub shipped_only: bool,
+    /// This kernel alone, with its number of parts where one is given.
+    pub pin: Option<Pin>,
     /// Only checked cases whose name contains one of these; all when empty.
     pub cases: Vec<String>,
     /// Timing rounds of each shape; 0 leaves timing out.
@@ -60,26 +79,65 @@ pub struct Options {
     pub repeats: usize,
 }
 
+impl Default for Options {
+    /// Everything, with a seed of its own.
+    fn default() -> Self {
+        Options {
+            cubins: None,
+            seed: fastrand::u64(..),
+            only: vec![],
+            shipped_only: false,
+            pin: None,
+            cases: vec![],
+            rounds: 15,
+            pool_entries: 1 << 18,
+            splits: 0,
+            suites: vec![],
+            prices: None,
+            repeats: 20,
+        }
+    }
+}
+
+impl Options {
+    fn wants(&self, variant: &str) -> bool {
+        let named = self.only.is_empty() || self.only.iter().any(|part| variant.contains(part));
+        named && self.pin.as_ref().is_none_or(|pin| pin.kernel == variant)
+    }
+
+    /// Parts of a launch that are fixed, of at most as many as a kernel takes.
+    pub(super) fn parts(&self, kernel: &DecodeKernel) -> Option<u32> {
+        let most = kernel.variant.shape(1).parts_max.get();
+        let pinned = self.pin.as_ref().and_then(|pin| pin.parts).map(NonZeroU32::get);
+        pinned.or((self.splits > 0).then_some(self.splits)).map(|parts| parts.min(most))
+    }
+}
+
 /// Runs everything and writes a line to `report` for each fact.
 pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestError> {
-    let cuda = Arc::new(CudaGpu::open(0, kernel_store(options)?)?);
+    let cuda = Arc::new(CudaGpu::open(0, kernel_store(options))?);
     let facts = cuda.device_facts().clone();
     line(report, "device", &facts)?;
     let schedule = Schedule::load(&*cuda)?;
-    let bench = Bench { gpu: cuda.clone(), cuda, schedule, multiprocessors: facts.multiprocessors };
+    let target = cuda.facts()?.target();
+    let bench = Bench { gpu: cuda.clone(), cuda, schedule, target };
     let read_gbs = timing::read_bandwidth(&bench, &facts)?;
     line(report, "ceiling", &serde_json::json!({ "read_gbs": read_gbs }))?;
-    let mut kernels = Vec::new();
+    let (mut kernels, mut unread) = (Vec::new(), 0);
     let ablations = if options.repeats == 0 { Variant::ablations() } else { Vec::new() };
-    for variant in Variant::all().into_iter().chain(ablations) {
-        if !options.only.is_empty() && !options.only.iter().any(|part| variant.name.contains(part)) {
+    let all = if options.shipped_only { Variant::shipped(bench.target.sm) } else { Variant::all() };
+    for variant in all.into_iter().chain(ablations) {
+        if !options.wants(&variant.name) {
             continue;
         }
         let variant = Variant { prices: options.prices.unwrap_or(variant.prices), ..variant };
         let kernel = DecodeKernel::load(&*bench.gpu, &variant)?;
+        let read = resources::read(&bench, &kernel);
+        unread +=
+            usize::from(read.as_ref().is_err() || read.as_ref().is_ok_and(|read| *read != kernel.facts));
         let facts = serde_json::json!({
             "variant": variant.name, "threads": variant.threads, "shared_bytes": variant.shared_bytes,
-            "driver": kernel.facts,
+            "driver": kernel.facts, "read": read.as_ref().ok(), "unread": read.as_ref().err().map(ToString::to_string),
         });
         line(report, "kernel", &facts)?;
         kernels.push(kernel);
@@ -90,7 +148,10 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestErro
     if options.rounds > 0 {
         timing::time_all(&bench, &kernels, options, read_gbs, report)?;
     }
-    if wrong.is_empty() { Ok(()) } else { Err(SelftestError::Wrong { failed: wrong.len(), checked }) }
+    if !wrong.is_empty() {
+        return Err(SelftestError::Wrong { failed: wrong.len(), checked });
+    }
+    if unread > 0 { Err(SelftestError::Misread { kernels: unread }) } else { Ok(()) }
 }
 
 pub struct Bench {
@@ -98,17 +159,11 @@ pub struct Bench {
     /// The same device: timing needs its stream.
     pub cuda: Arc<CudaGpu>,
     pub schedule: Schedule,
-    pub multiprocessors: u32,
+    pub target: Target,
 }
 
-fn kernel_store(options: &Options) -> Result<KernelStore, CudaError> {
-    Ok(match &options.cubins {
-        Some(folder) => KernelStore::Folder(folder.clone()),
-        None => KernelStore::Compiler(Cubins {
-            compiler: Compiler::open()?,
-            folder: Some(std::env::temp_dir().join("overshot-cubins")),
-        }),
-    })
+fn kernel_store(options: &Options) -> KernelStore {
+    options.cubins.clone().map_or_else(KernelStore::built_in, KernelStore::Folder)
 }
 
 pub fn line<T: Serialize>(report: &mut dyn Write, kind: &str, value: &T) -> Result<(), SelftestError> {
@@ -157,7 +212,7 @@ fn check_all(
         let pools = DevicePools::new(&bench.gpu, &inputs)?;
         let mut on_device = DeviceCase::new(&bench.gpu, &case, &inputs, &[], parts(&case, bench), 1)?;
         for kernel in kernels {
-            for splits in split_choices(&case, kernel, bench.multiprocessors) {
+            for splits in split_choices(&case, kernel, &bench.target) {
                 let args = on_device.args(&pools, 0, 0, splits);
                 let mut first: Option<Vec<u16>> = None;
                 let mut unstable = 0;
@@ -218,12 +273,12 @@ fn check_all(
 
 /// Parts that a launch may write: a row has at most 8, a worker 2.
 fn parts(case: &Case, bench: &Bench) -> usize {
-    (case.rows * 8).max(2 * bench.multiprocessors as usize)
+    (case.rows * 8).max(2 * bench.target.multiprocessors.get() as usize)
 }
 
 /// Split counts to check, or numbers of workers.
-fn split_choices(case: &Case, kernel: &DecodeKernel, multiprocessors: u32) -> Vec<u32> {
-    let planned = planned_splits(case, kernel, multiprocessors);
+fn split_choices(case: &Case, kernel: &DecodeKernel, target: &Target) -> Vec<u32> {
+    let planned = planned_parts(kernel, target, case.rows, case.heads, capacities(case));
     let most = if kernel.variant.takes_schedule() { planned } else { kernel.variant.splits_max.min(8) };
     let mut choices = vec![1, planned.min(most), 3.min(most), 41.min(most), most];
     choices.sort_unstable();

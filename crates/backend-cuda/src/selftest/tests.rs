@@ -91,10 +91,16 @@ fn the_plain_tile_kernel_is_right_with_rows_whole_and_in_parts() {
 }
 
 #[test]
+fn the_prototype_is_right_with_rows_whole_and_in_parts() {
+    assert_right(&Variant::prototype(), 1);
+    assert_right(&Variant::prototype(), 3);
+}
+
+#[test]
 fn the_kernels_that_ship_are_right() {
     for sm in [90, 120] {
-        let [splitting, sharing] = Variant::shipped(sm);
-        assert_right(&splitting, 2);
-        assert_right(&sharing, 3);
+        for variant in Variant::shipped(sm) {
+            assert_right(&variant, if variant.takes_schedule() { 3 } else { 2 });
+        }
     }
 }

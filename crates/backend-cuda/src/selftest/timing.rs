@@ -1,7 +1,7 @@
 //! Times of replayed graphs: variants take turns, several index sets a graph, median and 10/90 percentiles.
 #![allow(unsafe_code)]
 
-use super::device_case::{DeviceCase, DevicePools, planned_splits};
+use super::device_case::{self, DeviceCase, DevicePools, planned_parts};
 use super::inputs::{Case, HEAD_DIMS, Inputs, Lengths, ListShape};
 use super::run::{Bench, Options, SelftestError, line};
 use super::suites;
@@ -9,6 +9,7 @@ use crate::cubins::Source;
 use crate::cuda::{DeviceFacts, Event, Graph};
 use crate::decode::DecodeKernel;
 use crate::gpu::{Buffer, DeviceAddress, Grid, Shape, bytes_of};
+use overshot_gpu_model::Lists;
 use serde::Serialize;
 use std::io::Write;
 
@@ -66,6 +67,8 @@ struct Time<'a> {
     us_p50: f64,
     us_p10: f64,
     us_p90: f64,
+    /// How far the medians of even and of odd rounds lie apart: the kernel against itself, in turns.
+    aa_percent: f64,
     rounds: usize,
     sets: usize,
     bytes: usize,
@@ -73,6 +76,8 @@ struct Time<'a> {
     gbs: f64,
     share_of_read: f64,
     tflops: f64,
+    /// Window and compressed.
+    lists: [Lists; 2],
 }
 
 /// Every case of the suites, kernels taking turns.
@@ -124,9 +129,10 @@ fn time_case(
     read_gbs: f64,
     report: &mut dyn Write,
 ) -> Result<(), SelftestError> {
-    let splits_of = |kernel: &DecodeKernel| match options.splits {
-        0 => planned_splits(case, kernel, bench.multiprocessors),
-        given => given.min(kernel.variant.splits_max),
+    let lists = device_case::lists(inputs);
+    let splits_of = |kernel: &DecodeKernel| {
+        let planned = || planned_parts(kernel, &bench.target, case.rows, case.heads, lists);
+        options.parts(kernel).unwrap_or_else(planned)
     };
     let splits: Vec<u32> = kernels.iter().map(splits_of).collect();
     let parts_of = |(kernel, splits): (&DecodeKernel, &u32)| {
@@ -160,6 +166,7 @@ fn time_case(
     let bytes = bytes(case, inputs);
     let gflop = (tokens(inputs) * case.heads * 4 * HEAD_DIMS) as f64 / 1e9;
     for ((kernel, splits), times) in kernels.iter().zip(splits).zip(&mut times) {
+        let aa_percent = aa_percent(times);
         times.sort_by(f64::total_cmp);
         let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
         let gbs = bytes as f64 / at(0.5) / 1e3;
@@ -173,6 +180,7 @@ fn time_case(
             us_p50: at(0.5),
             us_p10: at(0.1),
             us_p90: at(0.9),
+            aa_percent,
             rounds: times.len(),
             sets: on_device.sets(),
             bytes,
@@ -180,10 +188,22 @@ fn time_case(
             gbs,
             share_of_read: gbs / read_gbs,
             tflops: gflop / at(0.5) * 1e3,
+            lists,
         };
         line(report, "time", &time)?;
     }
     time_schedule(bench, kernels, &on_device, case, report)
+}
+
+fn aa_percent(times: &[f64]) -> f64 {
+    let median = |odd: usize| {
+        let mut half: Vec<f64> = times.iter().copied().skip(odd).step_by(2).collect();
+        half.sort_by(f64::total_cmp);
+        half.get(half.len() / 2).copied()
+    };
+    // One round has nothing to compare with.
+    let (Some(even), Some(odd)) = (median(0), median(1)) else { return 0.0 };
+    100.0 * (even / odd - 1.0).abs()
 }
 
 /// The first kernel's schedule, made once a step for all layers of a kind.
@@ -196,7 +216,7 @@ fn time_schedule(
 ) -> Result<(), SelftestError> {
     const LAUNCHES: usize = 20;
     let Some(kernel) = kernels.iter().find(|kernel| kernel.variant.takes_schedule()) else { return Ok(()) };
-    let workers = planned_splits(case, kernel, bench.multiprocessors);
+    let workers = kernel.variant.shape(1).workers(case.heads as u32, bench.target.multiprocessors);
     let graph: Graph = bench.cuda.stream().capture(|| -> Result<(), SelftestError> {
         (0..LAUNCHES).try_for_each(|_| on_device.schedule(&bench.schedule, kernel, 0, workers))?;
         Ok(())
