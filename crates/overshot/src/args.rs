@@ -3,7 +3,7 @@
 
 use crate::sampling::SamplingFlags;
 use crate::usage::{at_least_one, from_1_to_1024};
-use crate::{bench, chat, doctor, inspect, lab, run, score, serve};
+use crate::{bench, chat, doctor, inspect, lab, run, score, selftest, serve};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
@@ -28,7 +28,8 @@ Examples:
   overshot chat --model ~/models/DeepSeek-V4-Flash
   overshot inspect ~/models/DeepSeek-V4-Flash
 
-Exit codes: 0 well, 2 the input must change (one sentence says how), 1 any other failure.";
+Exit codes: 0 well, 2 the input must change (one sentence says how), 3 no GPU for a command that needs one, 1 any other
+failure.";
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -46,6 +47,8 @@ pub enum Command {
     Bench(bench::Arguments),
     /// Find out what limits a GPU kernel, and what a change could bring.
     Lab(lab::Arguments),
+    /// Check this machine's GPU and our kernels on it, and time them.
+    Selftest(selftest::Arguments),
     /// Show what this machine has and which code paths will run.
     Doctor(doctor::Arguments),
     #[cfg(feature = "manual")]

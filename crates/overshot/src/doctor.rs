@@ -1,7 +1,8 @@
-//! `overshot doctor`: what this machine has and which code paths will run. Looks, and changes nothing; the GPU
-//! driver is looked for among files only, never loaded.
+//! `overshot doctor`: what this machine has and which code paths will run. Looks, and changes nothing; GPUs are asked by a process
+//! of their own (`doctor_gpu.rs`).
 
 use crate::args::AnswerFlags;
+use crate::doctor_gpu::{self, Gpu};
 use crate::embedded::embedded_model;
 use crate::failure::sentence;
 use crate::interrupt::StopRequest;
@@ -14,7 +15,6 @@ use overshot_chat::{Message, RenderOptions};
 use serde::Serialize;
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -29,6 +29,10 @@ pub struct Arguments {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+
+    /// What the process of its own is started with: ask the driver, print one JSON object
+    #[arg(long, hide = true)]
+    ask_driver: bool,
 }
 
 #[derive(Serialize)]
@@ -36,7 +40,7 @@ struct Report {
     version: &'static str,
     cpu: Cpu,
     memory: Memory,
-    gpu_driver: Option<PathBuf>,
+    gpu: Gpu,
     built_in_model: BuiltInModel,
 }
 
@@ -74,6 +78,10 @@ enum BuiltInModel {
 /// # Errors
 /// The built-in model is there and does not work.
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    if arguments.ask_driver {
+        writeln!(out, "{}", serde_json::to_string(&doctor_gpu::ask())?)?;
+        return Ok(());
+    }
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         cpu: Cpu {
@@ -83,7 +91,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
             path: Isa::detect().to_string(),
         },
         memory: memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()),
-        gpu_driver: gpu_driver(),
+        gpu: Gpu::look(),
         built_in_model: built_in_model(),
     };
     if arguments.json {
@@ -98,12 +106,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn write_text(report: &Report, out: &mut dyn Write) -> std::io::Result<()> {
-    let Report { version, cpu, memory, gpu_driver, built_in_model } = report;
+    let Report { version, cpu, memory, gpu, built_in_model } = report;
     let amount = |known: Option<u64>| known.map_or("unknown".to_owned(), bytes);
-    let gpu = match gpu_driver {
-        Some(path) => format!("{} (found, not used: there is no GPU backend yet)", path.display()),
-        None => "none found".to_owned(),
-    };
     let model = match built_in_model {
         BuiltInModel::Absent => "none: this binary was built without one".to_owned(),
         BuiltInModel::Broken { reason } => format!("broken: {reason}"),
@@ -122,7 +126,7 @@ fn write_text(report: &Report, out: &mut dyn Write) -> std::io::Result<()> {
         amount(memory.available_bytes),
         amount(memory.total_bytes)
     )?;
-    writeln!(out, "gpu driver      {gpu}")?;
+    gpu.write(out)?;
     writeln!(out, "built-in model  {model}")
 }
 
@@ -158,15 +162,6 @@ fn memory(meminfo: &str) -> Memory {
         Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
     };
     Memory { total_bytes: field("MemTotal"), available_bytes: field("MemAvailable") }
-}
-
-/// The driver's library where loaders look for it.
-fn gpu_driver() -> Option<PathBuf> {
-    const FOLDERS: [&str; 5] =
-        ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib/x86_64-linux-gnu", "/usr/lib/wsl/lib"];
-    let extra = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&extra).chain(FOLDERS.iter().map(PathBuf::from));
-    folders.map(|folder| folder.join("libcuda.so.1")).find(|path| Path::exists(path))
 }
 
 fn built_in_model() -> BuiltInModel {
@@ -211,7 +206,7 @@ mod tests {
     fn the_report_is_json_and_text() {
         let print = |json: bool| {
             let mut out = Vec::new();
-            run(&Arguments { json }, &mut out).unwrap();
+            run(&Arguments { json, ask_driver: false }, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let value: serde_json::Value = serde_json::from_str(&print(true)).unwrap();

@@ -1,6 +1,7 @@
 //! How a command fails: one sentence on the error stream and an exit code that a script can act on.
 
 use overshot_backend::SamplingError;
+use overshot_backend_cuda::selftest::SelftestError;
 use overshot_chat::ChatError;
 use overshot_engine::Refused;
 use overshot_lab::LabError;
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 const FAILED: u8 = 1;
 const BAD_INPUT: u8 = 2;
+const NO_GPU: u8 = 3;
 
 /// Something that whoever called must change: a flag, a file. The text is one sentence that says what.
 #[derive(Debug)]
@@ -27,6 +29,23 @@ impl std::error::Error for BadInput {}
 
 pub fn bad_input(sentence: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(BadInput(sentence.into()))
+}
+
+/// A command that needs a GPU, on a machine that has none that can be used. The text says what is missing.
+#[derive(Debug)]
+pub struct NoGpu(pub String);
+
+impl fmt::Display for NoGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoGpu {}
+
+/// What the self-test says: that there is no GPU has an exit code of its own.
+pub fn gpu_error(error: SelftestError) -> anyhow::Error {
+    if error.is_absence() { anyhow::Error::new(NoGpu(error.to_string())) } else { anyhow::Error::new(error) }
 }
 
 /// A model whose forward pass gives no numbers. `label` names it, `detail` says where it showed.
@@ -90,7 +109,11 @@ pub fn one_line(text: &str) -> String {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    if error.chain().any(is_bad_input) { BAD_INPUT } else { FAILED }
+    match error {
+        error if error.chain().any(is_bad_input) => BAD_INPUT,
+        error if error.chain().any(|cause| cause.is::<NoGpu>()) => NO_GPU,
+        _ => FAILED,
+    }
 }
 
 fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
@@ -134,6 +157,7 @@ mod tests {
         let deep = Err::<(), _>(bad_input("no")).context("outer").unwrap_err();
         assert_eq!(code(&deep), BAD_INPUT);
         assert_eq!(code(&anyhow::anyhow!("machine on fire")), FAILED);
+        assert_eq!(code(&anyhow::Error::new(NoGpu("none".into()))), NO_GPU);
         let value = SamplingError::TooMany { parameter: "top_logprobs", value: 200, most: 128 };
         assert_eq!(code(&anyhow::Error::new(value)), BAD_INPUT);
         let broken = SamplingError::BadLogit { token: 1, value: f32::NAN };

@@ -1,5 +1,5 @@
 //! `overshot`, the command line. Each command is a file with its flags beside what they do; this one only starts
-//! them and turns their end into an exit code: 0 well, 2 the input must change, 1 anything else.
+//! them and turns their end into an exit code: 0 well, 2 the input must change, 3 no GPU, 1 anything else.
 
 mod args;
 mod bench;
@@ -7,6 +7,7 @@ mod chat;
 mod compute;
 mod display;
 mod doctor;
+mod doctor_gpu;
 mod embedded;
 mod failure;
 mod input;
@@ -23,6 +24,7 @@ mod run;
 mod sampling;
 mod score;
 mod scripted;
+mod selftest;
 mod serve;
 mod serve_options;
 mod session;
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
         Command::Bench(arguments) => bench::run(&arguments, &mut out),
         Command::Lab(arguments) => lab::run(&arguments, &mut out),
+        Command::Selftest(arguments) => selftest::run(&arguments, &mut out),
         Command::Doctor(arguments) => doctor::run(&arguments, &mut out),
         #[cfg(feature = "manual")]
         Command::Manual(arguments) => manual::run(&arguments),

@@ -26,7 +26,7 @@ fn words(line: &str) -> Vec<String> {
 
 #[test]
 fn the_transcripts_of_the_documentation_are_real() {
-    let pages = ["docs/lab.md", "docs/lab-project.md"];
+    let pages = ["docs/lab.md", "docs/lab-project.md", "docs/gpu-kernels.md"];
     let text = pages.map(|page| std::fs::read_to_string(root().join(page)).unwrap()).concat();
     let blocks = text.split("```console\n$ overshot ").skip(1);
     let mut compared = 0;
@@ -41,7 +41,7 @@ fn the_transcripts_of_the_documentation_are_real() {
         }
         compared += 1;
     }
-    assert_eq!(compared, 8);
+    assert_eq!(compared, 10);
 }
 
 #[test]

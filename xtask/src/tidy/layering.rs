@@ -17,7 +17,21 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("lab", &["gpu-model"]),
     ("gpu-model", &[]),
     ("server", &["grammar", "engine", "chat", "backend", "kv", "model"]),
-    ("overshot", &["server", "lab", "gpu-model", "model", "chat", "kv", "backend", "backend-cpu", "engine"]),
+    (
+        "overshot",
+        &[
+            "server",
+            "lab",
+            "gpu-model",
+            "model",
+            "chat",
+            "kv",
+            "backend",
+            "backend-cpu",
+            "backend-cuda",
+            "engine",
+        ],
+    ),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {

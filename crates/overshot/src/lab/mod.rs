@@ -21,7 +21,10 @@ mod project_report;
 mod project_texts;
 mod replay;
 mod subjects;
+mod tune;
+mod tune_plot;
 mod waves;
+mod waves_kernel;
 mod waves_report;
 
 use clap::{Args, Subcommand};
@@ -52,6 +55,8 @@ enum Question {
     Occupancy(occupancy::Arguments),
     /// How a grid fills a card: waves, cliffs, into how many CTAs to split a request.
     Waves(waves::Arguments),
+    /// What our decode attention costs on a card, from the times of a self-test: the table its kernels are chosen by.
+    Tune(tune::Arguments),
     /// What a change would bring to the whole step, before anybody makes it: with an interval, go or no-go.
     Project(Box<project::Arguments>),
     /// How far equal measurements lie apart: the noise band that a change must exceed.
@@ -75,6 +80,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         Question::Profile(arguments) => profile::run(arguments, out),
         Question::Occupancy(arguments) => occupancy::run(arguments, out),
         Question::Waves(arguments) => waves::run(arguments, out),
+        Question::Tune(arguments) => tune::run(arguments, out),
         Question::Project(arguments) => project::run(arguments, out),
         Question::Noise(arguments) => noise::run(arguments, out),
         Question::Ab(arguments) => ab::run(arguments, out),

@@ -1,13 +1,15 @@
 //! `overshot lab waves`: how a grid fills a card, where one request more costs a wave, and into how many CTAs to split a
-//! request. Four questions, each asked by its own flag, all answered in one report:
+//! request. Five questions, each asked by its own flag, all answered in one report:
 //!
 //! * `--ctas-per-request U`: the staircase of a kernel that starts U CTAs for each request.
 //! * `--tiles N`: split rules compared, at costs given or found in `--measured` points.
 //! * `--measured FILE`: what a CTA's work costs, and whether waves describe the kernel at all.
+//! * `--kernel decode`: which of our kernels serves each batch, from the code that chooses it (`waves_kernel.rs`).
 //! * `--explain A:B`: which CTAs a request would explain that B requests are slower than A.
 
 use super::numbers::{BatchPair, Batches, at_least_one, batch_pair, batches, not_negative};
 use super::points::read_points;
+use super::waves_kernel;
 use super::waves_report::{Explained, Report, Splits, Staircase};
 use crate::failure::bad_input;
 use clap::Args;
@@ -23,6 +25,7 @@ Examples:
   overshot lab waves --card \"RTX PRO 6000\" --ctas-per-request 4 --batch 64,80,96
   overshot lab waves --sms 188 --tiles 32 --t0 4 --target 512
   overshot lab waves --card H200 --ctas-per-sm 2 --tiles 32 --measured sweep.csv
+  overshot lab waves --card H200 --kernel decode --heads 16 --batch 1..256
   overshot lab waves --sms 188 --explain 80:96 --step-ms 120.1 --floor-ms 36.3 --floor-ms-per-request 0.015
 
 sweep.csv holds lines of batch,splits,time: 6 to 8 points at two batches are enough.";
@@ -79,6 +82,9 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", requires = "tiles", conflicts_with_all = ["t0", "t1", "combine"])]
     measured: Option<PathBuf>,
 
+    #[command(flatten)]
+    ours: waves_kernel::Flags,
+
     /// Explain why B requests give fewer tokens a second than A
     #[arg(long, value_name = "A:B", allow_negative_numbers = true, value_parser = batch_pair, requires = "step_ms")]
     explain: Option<BatchPair>,
@@ -120,10 +126,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         (Some(pair), Some(step_ms)) => Some(explain(arguments, pair, step_ms, slots)?),
         _ => None,
     };
-    let report =
-        Report { card, ctas_per_sm: arguments.ctas_per_sm, slots, staircase, fit, splits, explained };
+    let choices = arguments.ours.answer(card, &arguments.batch)?;
+    let ctas_per_sm = arguments.ctas_per_sm;
+    let report = Report { card, ctas_per_sm, slots, staircase, fit, splits, choices, explained };
     if report.is_empty() {
-        return Err(bad_input("nothing is asked: give --ctas-per-request, --tiles or --explain"));
+        return Err(bad_input("nothing is asked: give --ctas-per-request, --tiles, --kernel or --explain"));
     }
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;

@@ -1,6 +1,7 @@
 //! The answers of `overshot lab waves` as text; as JSON they are printed whole.
 
 use super::numbers::ctas;
+use super::waves_kernel::Choices;
 use crate::table::Table;
 use overshot_gpu_model::{
     Anomaly, Card, Choice, Cliff, Comparison, Explanation, Fit, Point, SplitLaunch, TileCosts, Verdict,
@@ -17,6 +18,7 @@ pub struct Report {
     pub staircase: Option<Staircase>,
     pub fit: Option<Fit>,
     pub splits: Option<Splits>,
+    pub choices: Option<Choices>,
     pub explained: Option<Explained>,
 }
 
@@ -46,7 +48,10 @@ pub struct Explained {
 
 impl Report {
     pub fn is_empty(&self) -> bool {
-        self.staircase.is_none() && self.splits.is_none() && self.explained.is_none()
+        self.staircase.is_none()
+            && self.splits.is_none()
+            && self.choices.is_none()
+            && self.explained.is_none()
     }
 
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -63,6 +68,9 @@ impl Report {
         }
         if let Some(splits) = &self.splits {
             splits.write(out)?;
+        }
+        if let Some(choices) = &self.choices {
+            choices.write(out)?;
         }
         if let Some(explained) = &self.explained {
             explained.write(out)?;
