@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-const COMMANDS: [&str; 8] = ["run", "chat", "serve", "score", "inspect", "bench", "lab", "doctor"];
+const COMMANDS: [&str; 9] = ["run", "chat", "serve", "score", "inspect", "bench", "lab", "doctor", "selftest"];
 
 fn written(folder: &Path) {
     let run =
