@@ -6,7 +6,8 @@
 use std::path::Path;
 use std::process::Command;
 
-const COMMANDS: [&str; 9] = ["run", "chat", "serve", "score", "inspect", "bench", "lab", "doctor", "selftest"];
+const COMMANDS: [&str; 9] =
+    ["run", "chat", "serve", "score", "inspect", "bench", "lab", "doctor", "selftest"];
 
 fn written(folder: &Path) {
     let run =
