@@ -25,7 +25,7 @@ const HEALTH_PATIENCE: Duration = Duration::from_secs(10);
 /// 64 clients of the small model take minutes to use them all. Shorter runs only tell it.
 const SECONDS_FOR_MEMORY: u64 = 600;
 
-const BROKEN: [(&str, &str); 8] = [
+const BROKEN: [(&str, &str); 12] = [
     ("/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": \"cut"),
     ("/v1/chat/completions", "{\"messages\": \"hello\"}"),
     ("/v1/chat/completions", "{\"messages\": [{\"role\": \"nobody\"}]}"),
@@ -33,6 +33,10 @@ const BROKEN: [(&str, &str); 8] = [
     ("/v1/chat/completions", "\u{0}"),
     ("/v1/completions", "{\"prompt\": [99999999]}"),
     ("/v1/completions", "[]"),
+    ("/v1/messages", "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}"),
+    ("/v1/messages", "{\"max_tokens\": 5, \"messages\": [{\"role\": \"user\", \"content\": 5}]}"),
+    ("/v1/responses", "{\"input\": [{\"type\": \"nothing\"}]}"),
+    ("/v1/responses", "{\"input\": \"x\", \"previous_response_id\": \"resp_nothing\"}"),
     ("/v1/nothing", "{}"),
 ];
 
@@ -45,15 +49,21 @@ struct Task {
 
 /// Bodies in the words of each API, thinking and not, with tools, stop strings and seeds.
 fn requests() -> Vec<(&'static str, Value)> {
-    let said = |text: &str, more: Value| {
-        let mut body =
-            json!({"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 60});
+    let asks = |path: &'static str, mut body: Value, more: Value| {
+        body["temperature"] = 0.into();
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        ("/v1/chat/completions", body)
+        (path, body)
     };
+    let messages = |text: &str| json!({"messages": [{"role": "user", "content": text}], "max_tokens": 60});
+    let said = |text: &str, more: Value| asks("/v1/chat/completions", messages(text), more);
+    let message = |text: &str, more: Value| asks("/v1/messages", messages(text), more);
+    // What is kept for later makes memory grow up to its bound, by right.
+    let input = |text: &str| json!({"input": text, "max_output_tokens": 60, "store": false});
+    let response = |text: &str, more: Value| asks("/v1/responses", input(text), more);
     let parameters = json!({"type": "object", "properties": {"id": {"type": "string"}}});
     let tools = json!([{"type": "function", "function":
         {"name": "read_meter", "description": "Reads a meter.", "parameters": parameters}}]);
+    let flat_tool = json!({"type": "function", "name": "read_meter", "parameters": parameters});
     vec![
         said("What is the capital of France?", json!({})),
         said("What is 6 times 4?", json!({"reasoning_effort": "high"})),
@@ -63,6 +73,13 @@ fn requests() -> Vec<(&'static str, Value)> {
         said("Read meter A7.", json!({"tools": tools, "tool_choice": "none"})),
         said("What is the capital of France?", json!({"stop": " is"})),
         said(&"Tell me more. ".repeat(40), json!({"max_tokens": 5})),
+        message("What is the capital of France?", json!({})),
+        message("What is 6 times 4?", json!({"thinking": {"type": "enabled", "budget_tokens": 1024}})),
+        message("Read meter A7.", json!({"tools": [{"name": "read_meter", "input_schema": parameters}]})),
+        message("What is the capital of France?", json!({"stop_sequences": [" is"]})),
+        response("What is the capital of France?", json!({})),
+        response("What is 6 times 4?", json!({"reasoning": {"effort": "high"}})),
+        response("Read meter A7.", json!({"tools": [flat_tool]})),
         ("/v1/completions", json!({"prompt": "The capital of", "temperature": 0, "max_tokens": 12})),
         (
             "/v1/completions",
@@ -72,7 +89,99 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 /// What an answer says, without what is new in every answer.
-fn gist(whole: &Value) -> Value {
+fn gist(path: &str, whole: &Value) -> Value {
+    match path {
+        "/v1/messages" => gist_of_message(whole),
+        "/v1/responses" => gist_of_response(whole),
+        _ => gist_of_choices(whole),
+    }
+}
+
+/// The same of a stream.
+fn gist_of_events(path: &str, mut data: Vec<String>) -> Value {
+    if path.ends_with("completions") {
+        assert_eq!(data.pop().as_deref(), Some("[DONE]"), "{data:?}");
+    }
+    let events: Vec<Value> = data.iter().map(|data| serde_json::from_str(data).unwrap()).collect();
+    match path {
+        "/v1/messages" => gist_of_message(&folded_message(&events)),
+        "/v1/responses" => {
+            let last = events.last().expect("a stream has events");
+            gist_of_response(&last["response"])
+        }
+        _ => gist_of_choices(&folded_choices(&events)),
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn gist_of_message(whole: &Value) -> Value {
+    assert_eq!(whole["type"], "message", "no answer: {whole}");
+    let block = |block: &Value| {
+        json!([block["type"], block["text"], block["thinking"], block["name"], block["input"]])
+    };
+    let blocks: Vec<Value> = list(&whole["content"]).iter().map(block).collect();
+    let usage = &whole["usage"];
+    json!([
+        blocks,
+        whole["stop_reason"],
+        whole["stop_sequence"],
+        usage["input_tokens"],
+        usage["output_tokens"]
+    ])
+}
+
+/// The message that the events of a stream add up to.
+fn folded_message(events: &[Value]) -> Value {
+    assert_eq!(events.last().map(|event| &event["type"]), Some(&json!("message_stop")), "{events:?}");
+    let mut whole = events[0]["message"].clone();
+    let mut blocks: Vec<Value> = Vec::new();
+    for event in events {
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => {
+                assert_eq!(event["index"], blocks.len(), "{event}");
+                blocks.push(event["content_block"].clone());
+                blocks.last_mut().unwrap()["json"] = "".into();
+            }
+            "content_block_delta" => add_to_block(blocks.last_mut().unwrap(), &event["delta"]),
+            "message_delta" => {
+                for field in ["stop_reason", "stop_sequence"] {
+                    whole[field] = event["delta"][field].clone();
+                }
+                whole["usage"]["output_tokens"] = event["usage"]["output_tokens"].clone();
+            }
+            _ => {}
+        }
+    }
+    for block in blocks.iter_mut().filter(|block| block["type"] == "tool_use") {
+        block["input"] = serde_json::from_str(block["json"].as_str().unwrap()).unwrap();
+    }
+    whole["content"] = blocks.into();
+    whole
+}
+
+fn add_to_block(block: &mut Value, delta: &Value) {
+    for (from, to) in [("text", "text"), ("thinking", "thinking"), ("partial_json", "json")] {
+        if let Some(more) = delta[from].as_str() {
+            let before = block[to].as_str().unwrap_or_default();
+            block[to] = format!("{before}{more}").into();
+        }
+    }
+}
+
+fn gist_of_response(whole: &Value) -> Value {
+    assert_eq!(whole["object"], "response", "no answer: {whole}");
+    let item = |item: &Value| {
+        let texts: Vec<Value> = list(&item["content"]).iter().map(|part| part["text"].clone()).collect();
+        json!([item["type"], item["status"], texts, item["name"], item["arguments"]])
+    };
+    let items: Vec<Value> = list(&whole["output"]).iter().map(item).collect();
+    json!([items, whole["status"], whole["incomplete_details"], whole["usage"]])
+}
+
+fn gist_of_choices(whole: &Value) -> Value {
     let choices = whole["choices"].as_array().unwrap_or_else(|| panic!("no answer: {whole}"));
     let choices = choices.iter().map(|choice| {
         let message = &choice["message"];
@@ -89,8 +198,11 @@ fn gist(whole: &Value) -> Value {
     json!([choices.collect::<Vec<Value>>(), whole["usage"]])
 }
 
-/// The same of a stream, whose last event tells the usage.
-fn gist_of_events(events: &[Value], choices: usize) -> Value {
+/// The response that chunks add up to, the last of which tells the usage.
+fn folded_choices(events: &[Value]) -> Value {
+    let indexes =
+        events.iter().flat_map(|event| list(&event["choices"])).map(|choice| choice["index"].as_u64());
+    let choices = indexes.flatten().max().map_or(0, |index| index + 1);
     let mut whole = json!({"choices": [], "usage": null});
     for index in 0..choices {
         let mut choice = json!({"text": "", "message": {}, "finish_reason": null});
@@ -126,7 +238,7 @@ fn gist_of_events(events: &[Value], choices: usize) -> Value {
         whole["choices"].as_array_mut().unwrap().push(choice);
     }
     whole["usage"] = events.last().unwrap()["usage"].clone();
-    gist(&whole)
+    whole
 }
 
 fn add_call(calls: &mut Vec<Value>, delta: &Value) {
@@ -144,10 +256,12 @@ fn begin(server: &Server, path: &str, body: &Value) -> Exchange {
     Exchange::begin(server.address, "POST", path, Some(&body.to_string()))
 }
 
-fn streamed(body: &Value) -> Value {
+fn streamed(path: &str, body: &Value) -> Value {
     let mut body = body.clone();
     body["stream"] = json!(true);
-    body["stream_options"] = json!({"include_usage": true});
+    if path.ends_with("completions") {
+        body["stream_options"] = json!({"include_usage": true});
+    }
     body
 }
 
@@ -184,14 +298,10 @@ impl Soak<'_> {
 
     fn ask(&self, task: &Task, random: &mut fastrand::Rng) {
         let told = if random.bool() {
-            let mut events = begin(self.server, task.path, &streamed(&task.body)).events();
-            let data: Vec<String> = std::iter::from_fn(|| events.next_data()).collect();
-            assert_eq!(data.last().map(String::as_str), Some("[DONE]"), "{data:?}");
-            let events: Vec<Value> =
-                data[..data.len() - 1].iter().map(|data| serde_json::from_str(data).unwrap()).collect();
-            gist_of_events(&events, task.answer[0].as_array().unwrap().len())
+            let mut events = begin(self.server, task.path, &streamed(task.path, &task.body)).events();
+            gist_of_events(task.path, std::iter::from_fn(|| events.next_data()).collect())
         } else {
-            gist(&answered(begin(self.server, task.path, &task.body).whole()))
+            gist(task.path, &answered(begin(self.server, task.path, &task.body).whole()))
         };
         if told != task.answer {
             let wrong = format!("{}\n  alone: {}\n  now:   {told}", task.body, task.answer);
@@ -202,7 +312,7 @@ impl Soak<'_> {
 
     fn leave(&self, task: &Task, random: &mut fastrand::Rng) {
         if random.bool() {
-            let mut events = begin(self.server, task.path, &streamed(&task.body)).events();
+            let mut events = begin(self.server, task.path, &streamed(task.path, &task.body)).events();
             for _ in 0..random.usize(..6) {
                 events.next_data();
             }
@@ -264,7 +374,7 @@ fn many_clients_for_a_while() {
     let server =
         Server::with_model(&["--max-batch", "32", "--kv-pool-tokens", "8192", "--chunk-tokens", "64"]);
     let alone = |(path, body): (&'static str, Value)| {
-        let answer = gist(&answered(begin(&server, path, &body).whole()));
+        let answer = gist(path, &answered(begin(&server, path, &body).whole()));
         Task { path, body, answer }
     };
     let tasks: Vec<Task> = requests().into_iter().map(alone).collect();
