@@ -92,6 +92,11 @@ impl Answers {
         Poll::Ready(Ok(if is_over { Progress::Over } else { Progress::Going }))
     }
 
+    /// Ends what is left of the answers, as their client wishes.
+    pub fn cancel(&mut self) {
+        self.ticket.give_up(Outcome::Cancelled);
+    }
+
     /// Of all choices together, so far.
     pub fn counts(&self) -> TokenCounts {
         self.choices.iter().map(Choice::counts).fold(TokenCounts::default(), |sum, counts| TokenCounts {

@@ -35,12 +35,15 @@ pub trait EventWriter: Send {
     /// Nothing was sent for a while, and nothing is there to send, perhaps not even a beginning. A comment is no event
     /// for any client, and keeps proxies and impatient clients from hanging up.
     fn keep_alive(&mut self, out: &mut BytesMut) {
-        out.put_slice(b": keep-alive\n\n");
+        out.put_slice(KEEP_ALIVE);
     }
 
     /// Instead of everything that is missing: the answers were cut.
     fn fail(&mut self, error: &ApiError, out: &mut BytesMut);
 }
+
+/// A comment in a stream of events.
+pub const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// A choice of a whole response.
 #[derive(Default)]

@@ -17,6 +17,8 @@ pub enum Outcome {
     Length,
     /// The client went away.
     Disconnected,
+    /// A response in the background that its client no longer wants.
+    Cancelled,
     SlowReader,
     /// The server's own limit for a request.
     TookTooLong,
@@ -26,10 +28,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [(Outcome, &'static str); 7] = [
+    const ALL: [(Outcome, &'static str); 8] = [
         (Outcome::Stop, "stop"),
         (Outcome::Length, "length"),
         (Outcome::Disconnected, "disconnected"),
+        (Outcome::Cancelled, "cancelled"),
         (Outcome::SlowReader, "slow_reader"),
         (Outcome::TookTooLong, "timeout"),
         (Outcome::Shutdown, "shutdown"),

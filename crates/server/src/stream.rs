@@ -91,24 +91,24 @@ pub fn event_response(
 }
 
 /// The time since something was sent.
-struct Silence {
+pub struct Silence {
     longest: Duration,
     since: Instant,
     timer: Pin<Box<Sleep>>,
 }
 
 impl Silence {
-    fn new(longest: Duration) -> Self {
+    pub fn new(longest: Duration) -> Self {
         Silence { longest, since: Instant::now(), timer: Box::pin(sleep(longest)) }
     }
 
     /// The timer is left alone: setting it anew for each token would cost more than to look at it once it is over.
-    fn break_off(&mut self) {
+    pub fn break_off(&mut self) {
         self.since = Instant::now();
     }
 
     /// Ready when it has lasted too long, which begins the next one.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(context));
             let is_over = self.since + self.longest <= Instant::now();

@@ -18,6 +18,8 @@ use tower::ServiceExt;
 
 const CHAT: &str = "/v1/chat/completions";
 
+const KEEP_ALIVE: &str = ": keep-alive\n\n";
+
 async fn ask(
     server: &Server,
     method: &str,
@@ -118,22 +120,58 @@ async fn browsers_learn_what_they_may_do() {
     assert!(!silent.headers().contains_key("access-control-allow-origin"), "by default no page may");
 }
 
-#[tokio::test]
-async fn silence_is_broken_by_comments_that_no_client_sees() {
+/// A server whose steps take longer than its silence may last.
+fn silent_server() -> Server {
     let mut setup = Setup::default();
     setup.options.keep_alive = Duration::from_millis(40);
     let server = Server::with(setup);
     server.control.step_microseconds.store(150_000, Ordering::SeqCst);
+    server
+}
+
+#[tokio::test]
+async fn silence_is_broken_by_comments_that_no_client_sees() {
+    let server = silent_server();
     let body = chat_body("one two", json!({"stream": true})).to_string();
     let stream = text(ask(&server, "POST", CHAT, &[], &body).await).await;
-    assert!(stream.starts_with(": keep-alive\n\n"), "the first token has a step to wait for: {stream}");
-    assert!(stream.matches(": keep-alive\n\n").count() > 3, "{stream}");
-    let (events, is_done) = events(&stream.replace(": keep-alive\n\n", ""));
+    assert!(stream.starts_with(KEEP_ALIVE), "the first token has a step to wait for: {stream}");
+    assert!(stream.matches(KEEP_ALIVE).count() > 3, "{stream}");
+    let (events, is_done) = events(&stream.replace(KEEP_ALIVE, ""));
     assert_eq!(common::folded(&events, 0)["message"]["content"], "one two");
     assert!(is_done);
     server.control.step_microseconds.store(500, Ordering::SeqCst);
     let stream = text(ask(&server, "POST", CHAT, &[], &body).await).await;
     assert!(!stream.contains("keep-alive"), "nothing is said where tokens come: {stream}");
+}
+
+#[tokio::test]
+async fn silent_messages_have_pings_in_anthropics_words() {
+    let server = silent_server();
+    let body = json!({"model": common::MODEL, "max_tokens": 50, "stream": true,
+        "messages": [{"role": "user", "content": "one two"}]});
+    let stream = text(ask(&server, "POST", "/v1/messages", &[], &body.to_string()).await).await;
+    let events = common::anthropic::events(&stream);
+    assert_eq!(events[0]["type"], "message_start", "{stream}");
+    assert_eq!(events[1], json!({"type": "ping"}), "the first token has a step to wait for: {stream}");
+    assert!(events.iter().filter(|event| event["type"] == "ping").count() > 3, "{stream}");
+    assert_eq!(common::anthropic::folded(&events)["content"][0]["text"], "one two");
+}
+
+#[tokio::test]
+async fn silence_of_a_joined_stream_is_broken_too() {
+    const RESPONSES: &str = "/v1/responses";
+    let server = silent_server();
+    let body = json!({"model": common::MODEL, "input": "one two", "background": true, "stream": true});
+    let mut first = ask(&server, "POST", RESPONSES, &[], &body.to_string()).await.into_body();
+    let begun = http_body_util::BodyExt::frame(&mut first).await.unwrap().unwrap().into_data().unwrap();
+    let begun = common::responses::events(std::str::from_utf8(&begun).unwrap());
+    let path = format!("{RESPONSES}/{}?stream=true", begun[0]["response"]["id"].as_str().unwrap());
+    let joined = text(ask(&server, "GET", &path, &[], "").await).await;
+    assert!(joined.matches(KEEP_ALIVE).count() > 3, "{joined}");
+    let events = common::responses::events(&joined.replace(KEEP_ALIVE, ""));
+    assert_eq!(events.last().unwrap()["response"]["output"][0]["content"][0]["text"], "one two");
+    // Nothing is said where everything is there.
+    assert!(!text(ask(&server, "GET", &path, &[], "").await).await.contains(KEEP_ALIVE));
 }
 
 #[tokio::test]

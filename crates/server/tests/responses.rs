@@ -378,12 +378,14 @@ async fn cancelling_frees_the_engine() {
                 (&cancelled["status"], &cancelled["output"][0]["status"]),
                 (&json!("cancelled"), &json!("incomplete"))
             );
+            server.reaches("overshot_answers_total{outcome=\"cancelled\"}", 1).await;
             let again = server.post(&format!("{path}/cancel"), &json!({})).await;
             assert_eq!((again.status, again.json()), (200, cancelled.clone()));
             assert_eq!(server.get(&path).await.json(), cancelled);
         }
         server.rests().await;
     }
+    assert_eq!((server.outcome("cancelled").await, server.outcome("disconnected").await), (2, 0));
     let answer = whole(&server, "x", json!({})).await;
     let reply = server.post(&format!("{PATH}/{}/cancel", answer["id"].as_str().unwrap()), &json!({})).await;
     assert_eq!(reply.status, 400);

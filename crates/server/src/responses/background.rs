@@ -8,9 +8,10 @@ use super::store::{Record, Told};
 use super::teller::Teller;
 use crate::answers::{Answers, Output, Progress};
 use crate::app::App;
-use crate::dialect::AllCounts;
+use crate::dialect::{AllCounts, KEEP_ALIVE};
 use crate::error::ApiError;
 use crate::job::Delivery;
+use crate::stream::Silence;
 use crate::sync::lock;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame};
@@ -19,20 +20,21 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
-use tokio::task::AbortHandle;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 /// Bytes of events that a reader gets at once, if so many are there.
 const FRAME_BYTES: usize = 64 << 10;
 
 pub struct Background {
     state: Mutex<State>,
-    task: Mutex<Option<AbortHandle>>,
 }
 
 struct State {
     teller: Teller,
     log: Option<Log>,
+    /// Wakes the task that follows the answer.
+    follower: Option<Waker>,
     /// Kept for its memory; empty between calls.
     buffer: BytesMut,
 }
@@ -57,9 +59,9 @@ impl Background {
             most_bytes: log_bytes,
             readers: Vec::new(),
         });
-        let mut state = State { teller, log, buffer: BytesMut::new() };
+        let mut state = State { teller, log, follower: None, buffer: BytesMut::new() };
         state.tell(|teller, out| teller.begin(out));
-        Background { state: Mutex::new(state), task: Mutex::new(None) }
+        Background { state: Mutex::new(state) }
     }
 
     pub fn with_response<T>(&self, see: impl FnOnce(&Response) -> T) -> T {
@@ -82,22 +84,22 @@ impl Background {
 
     /// Ends the computing, unless it has ended.
     pub fn cancel(&self) {
-        {
-            let mut state = lock(&self.state);
-            if state.teller.response.status.is_final() {
-                return;
-            }
-            state.tell(Teller::cancel);
+        let mut state = lock(&self.state);
+        if state.teller.response.status.is_final() {
+            return;
         }
+        state.tell(Teller::cancel);
         // The task holds the right to the answer.
-        if let Some(task) = lock(&self.task).take() {
-            task.abort();
+        if let Some(follower) = state.follower.take() {
+            follower.wake();
         }
     }
 
     fn poll(&self, context: &mut Context<'_>, answers: &mut Answers, prompt_tokens: usize) -> Poll<()> {
         let mut state = lock(&self.state);
+        // Nobody but a client has ended it so far.
         if state.teller.response.status.is_final() {
+            answers.cancel();
             return Poll::Ready(());
         }
         let mut polled = Poll::Pending;
@@ -115,7 +117,10 @@ impl Background {
             }
         });
         match polled {
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => {
+                state.follower = Some(context.waker().clone());
+                Poll::Pending
+            }
             Poll::Ready(Ok(Progress::Going)) => {
                 context.waker().wake_by_ref();
                 Poll::Pending
@@ -128,15 +133,12 @@ impl Background {
 /// Follows the answer to its end.
 pub fn follow(record: &Arc<Record>, mut answers: Answers, prompt_tokens: usize, app: &Arc<App>) {
     let (followed, app) = (Arc::clone(record), Arc::clone(app));
-    let task = tokio::spawn(async move {
+    tokio::spawn(async move {
         if let Told::Background(background) = &followed.told {
             poll_fn(|context| background.poll(context, &mut answers, prompt_tokens)).await;
         }
         app.responses.recount(&followed.id);
     });
-    if let Told::Background(background) = &record.told {
-        *lock(&background.task) = Some(task.abort_handle());
-    }
 }
 
 impl State {
@@ -197,12 +199,17 @@ pub struct LogReader {
     record: Arc<Record>,
     next: u64,
     is_over: bool,
+    silence: Silence,
 }
 
 impl LogReader {
     /// # Errors
     /// A response without a log.
-    pub fn new(record: Arc<Record>, starting_after: Option<u64>) -> Result<Self, ApiError> {
+    pub fn new(
+        record: Arc<Record>,
+        starting_after: Option<u64>,
+        keep_alive: Duration,
+    ) -> Result<Self, ApiError> {
         let has_log = matches!(&record.told, Told::Background(background) if background.has_log());
         if !has_log {
             let message =
@@ -210,7 +217,7 @@ impl LogReader {
             return Err(ApiError::field("stream", message));
         }
         let next = starting_after.map_or(0, |number| number.saturating_add(1));
-        Ok(LogReader { record, next, is_over: false })
+        Ok(LogReader { record, next, is_over: false, silence: Silence::new(keep_alive) })
     }
 }
 
@@ -235,6 +242,7 @@ impl Body for LogReader {
             put_event("error", this.next, &fields, &mut out);
         }
         if !out.is_empty() {
+            this.silence.break_off();
             return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
         }
         if is_final {
@@ -243,6 +251,7 @@ impl Body for LogReader {
         if !log.readers.iter().any(|reader| reader.will_wake(context.waker())) {
             log.readers.push(context.waker().clone());
         }
-        Poll::Pending
+        ready!(this.silence.poll(context));
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(KEEP_ALIVE)))))
     }
 }

@@ -91,7 +91,7 @@ pub async fn get(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let record = app.kept_response(&uri)?;
     let query = Query::new(&uri);
     if query.is_true("stream") {
-        let reader = LogReader::new(record, query.number("starting_after")?)?;
+        let reader = LogReader::new(record, query.number("starting_after")?, app.options.keep_alive)?;
         return Ok(event_response(reader));
     }
     Ok(record.with_response(json_response))
@@ -249,7 +249,7 @@ async fn in_background(work: Work, teller: Teller, delivery: Delivery, keeper: K
         }
     }
     match delivery {
-        Delivery::Stream => Ok(event_response(LogReader::new(record, None)?)),
+        Delivery::Stream => Ok(event_response(LogReader::new(record, None, app.options.keep_alive)?)),
         Delivery::Whole => Ok(record.with_response(json_response)),
     }
 }
