@@ -19,6 +19,8 @@ pub struct AnswerFormat {
     pub form: Form,
     pub calls: CallChoice,
     pub count: CallCount,
+    /// Tools of the request that may be called though the prompt does not list them.
+    pub unlisted: Vec<Tool>,
     pub fields: FieldNames,
 }
 
@@ -35,8 +37,10 @@ pub enum CallChoice {
 #[derive(Clone, Debug)]
 pub struct FieldNames {
     pub form: String,
-    /// The schema of the tool with that index.
-    pub arguments: fn(usize) -> String,
+    /// The tools, listed and unlisted; one that is not told of here is `tools[index]`.
+    pub tools: Vec<String>,
+    /// A tool's schema, within the tool.
+    pub schema: &'static str,
 }
 
 impl Default for AnswerFormat {
@@ -45,9 +49,11 @@ impl Default for AnswerFormat {
             form: Form::Text,
             calls: CallChoice::Auto,
             count: CallCount::Several,
+            unlisted: Vec::new(),
             fields: FieldNames {
                 form: "response_format".into(),
-                arguments: |index| format!("tools[{index}].function.parameters"),
+                tools: Vec::new(),
+                schema: "function.parameters",
             },
         }
     }
@@ -82,14 +88,15 @@ impl AnswerFormat {
             return Ok(Demand { form, calls: Calls::Unheld });
         }
         let mut functions = Vec::new();
-        for (index, tool) in tools.iter().chain(others).enumerate() {
+        let own_tools = tools.len() + self.unlisted.len();
+        for (index, tool) in tools.iter().chain(&self.unlisted).chain(others).enumerate() {
             let mut declared: Declared = serde_json::from_str(tool.function.get()).map_err(|error| {
                 ApiError::field(
                     format!("tools[{index}].function"),
                     format!("tools[{index}].function: {error}"),
                 )
             })?;
-            if index >= tools.len() {
+            if index >= own_tools {
                 declared = Declared { strict: None, parameters: None, ..declared };
             }
             functions.push(self.function(index, declared));
@@ -207,13 +214,17 @@ impl GrammarMaker {
 }
 
 impl FieldNames {
+    fn tool(&self, index: usize) -> String {
+        self.tools.get(index).cloned().unwrap_or_else(|| format!("tools[{index}]"))
+    }
+
     fn blame(&self, error: GrammarError) -> ApiError {
         let GrammarError::Unusable { place, path, reason } = error else {
             return ApiError::Failed(error.to_string());
         };
         let param = match place {
             Place::Form => format!("{}{path}", self.form),
-            Place::Function(index) => format!("{}{path}", (self.arguments)(index)),
+            Place::Function(index) => format!("{}.{}{path}", self.tool(index), self.schema),
             Place::Functions => "tools".to_string(),
         };
         let message = format!("{param}: {reason}");

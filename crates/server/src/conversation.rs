@@ -51,7 +51,7 @@ impl App {
         let request_tools = if reading.tool_choice == ToolChoice::None { Vec::new() } else { reading.tools };
         let other_tools: Vec<Tool> = messages.iter().flat_map(|message| message.tools.clone()).collect();
         let demand = format.demand(&request_tools, &other_tools)?;
-        let declared = [request_tools.clone(), other_tools].concat();
+        let declared = [request_tools.clone(), format.unlisted, other_tools].concat();
         let options = RenderOptions {
             effort: reading.effort,
             tools: request_tools,
@@ -79,8 +79,9 @@ impl App {
         let is_continued = messages.last().is_some_and(|message| message.wo_eos);
         if is_continued && !matches!(format.form, Form::Text) {
             let field = &format.fields.form;
-            let message =
-                format!("{field} asks for a form of an answer whose beginning is given: leave out `prefix`");
+            let message = format!(
+                "{field} asks for a form of an answer whose beginning is given: end with a user's message"
+            );
             return Err(ApiError::field(field.clone(), message));
         }
         match &format.form {

@@ -165,7 +165,9 @@ fn schema_or_text(field: &'static str, schema: Value) -> Result<Value, ApiError>
     }
 }
 
-fn call_choice(value: Option<&Value>) -> Result<CallChoice, ApiError> {
+/// # Errors
+/// A choice that is unknown.
+pub fn call_choice(value: Option<&Value>) -> Result<CallChoice, ApiError> {
     let refuse = |what: String| Err(ApiError::field("tool_choice", what));
     let words = "use auto, none, required, or name a function";
     match value {

@@ -5,8 +5,10 @@ use crate::error::ApiError;
 use crate::messages::tools::{ToolChoiceFields, ToolFields};
 use crate::switches::{Switch, settled};
 use overshot_chat::Effort;
+use overshot_grammar::Form;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt;
 
@@ -20,7 +22,8 @@ pub struct MessagesFields {
     pub tool_choice: Option<ToolChoiceFields>,
     thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
-    output_format: Option<IgnoredAny>,
+    /// What came before `output_config.format`.
+    output_format: Option<OutputFormat>,
     mcp_servers: Option<Vec<IgnoredAny>>,
 }
 
@@ -32,7 +35,13 @@ struct Thinking {
 #[derive(Debug, Deserialize)]
 struct OutputConfig {
     effort: Option<String>,
-    format: Option<IgnoredAny>,
+    format: Option<OutputFormat>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OutputFormat {
+    r#type: String,
+    schema: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -71,19 +80,35 @@ pub struct Block {
 impl MessagesFields {
     /// Ignoring these without a word would give answers that were not asked for.
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        let format = self.output_config.as_ref().is_some_and(|config| config.format.is_some());
-        let refused = [
-            ("output_config.format", format, "is not supported yet: leave it out"),
-            ("output_format", self.output_format.is_some(), "is not supported yet: leave it out"),
-            (
+        match &self.mcp_servers {
+            Some(servers) if !servers.is_empty() => Err(ApiError::field(
                 "mcp_servers",
-                self.mcp_servers.as_ref().is_some_and(|servers| !servers.is_empty()),
-                "is not supported: this server calls no tools itself, declare them in `tools`",
-            ),
-        ];
-        match refused.into_iter().find(|(_, is_there, _)| *is_there) {
-            Some((param, _, sentence)) => Err(ApiError::field(param, format!("{param} {sentence}"))),
-            None => Ok(()),
+                "mcp_servers is not supported: this server calls no tools itself, declare them in `tools`",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The form of the answer's text, with the field that asks for it.
+    ///
+    /// # Errors
+    /// A form that is unknown, or without its schema.
+    pub fn form(&mut self) -> Result<(&'static str, Form), ApiError> {
+        let of_config = self.output_config.as_mut().and_then(|config| config.format.take());
+        let (field, format) = match of_config {
+            Some(format) => ("output_config.format.schema", format),
+            None => match self.output_format.take() {
+                Some(format) => ("output_format.schema", format),
+                None => return Ok(("output_config.format.schema", Form::Text)),
+            },
+        };
+        match (format.r#type.as_str(), format.schema) {
+            ("json_schema", Some(schema)) => Ok((field, Form::JsonSchema(schema))),
+            ("json_schema", None) => Err(ApiError::field(field, format!("{field} is missing"))),
+            (other, _) => {
+                let param = field.replace("schema", "type");
+                Err(ApiError::field(&param, format!("{param} is `{other}`: use json_schema")))
+            }
         }
     }
 

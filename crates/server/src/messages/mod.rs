@@ -14,7 +14,7 @@ mod tools;
 mod whole;
 mod wire;
 
-use crate::answer_format::AnswerFormat;
+use crate::answer_format::{AnswerFormat, FieldNames};
 use crate::app::{App, fresh_id};
 use crate::body;
 use crate::choice::ChoiceOptions;
@@ -27,7 +27,7 @@ use axum::body::Body;
 use axum::http::Response;
 use events::MessageEvents;
 use fields::MessagesFields;
-use serde::Serialize;
+use tools::DeclaredTools;
 pub use tools::{EagerTools, asks_for_eager_tools};
 
 /// One answer in Anthropic's words.
@@ -72,18 +72,23 @@ impl App {
     fn messages_conversation(
         &self,
         common: &CommonFields,
-        fields: MessagesFields,
+        mut fields: MessagesFields,
     ) -> Result<Conversation, ApiError> {
         self.check_model(common.model.as_deref())?;
         fields.refuse_unsupported()?;
         let effort = fields.effort(self.model.effort)?;
-        let tool_choice = tools::choice(fields.tool_choice.as_ref())?;
+        let (calls, count) = tools::choice(fields.tool_choice.as_ref())?;
+        let (field, form) = fields.form()?;
         let declared = tools::declared(fields.tools.unwrap_or_default())?;
         let turns = fields.messages.ok_or_else(|| ApiError::field("messages", "messages is missing"))?;
         let messages = history::messages(fields.system, turns, &declared)?;
-        let tools = declared.tools;
-        let reading = OutputReading { effort, tools, tool_choice };
-        self.conversation(Dialogue { messages, reading, format: AnswerFormat::default() })
+        let DeclaredTools { tools, mut places, deferred } = declared;
+        let (deferred_places, unlisted): (Vec<_>, Vec<_>) = deferred.into_values().unzip();
+        places.extend(deferred_places);
+        let reading = OutputReading { effort, tools, tool_choice: calls.reading() };
+        let fields = FieldNames { form: field.into(), tools: places, schema: "input_schema" };
+        let format = AnswerFormat { form, calls, count, unlisted, fields };
+        self.conversation(Dialogue { messages, reading, format })
     }
 
     fn messages_generation(

@@ -6,13 +6,15 @@
 //! and thereby to be ready for one that never becomes whole: by `eager_input_streaming` on the tool, or by the beta of
 //! that name, for all tools that do not say.
 
+use crate::answer_format::CallChoice;
 use crate::conversation::check_tool_name;
 use crate::error::ApiError;
 use axum::http::HeaderMap;
-use overshot_chat::{FunctionTag, Tool, ToolChoice};
+use overshot_chat::{FunctionTag, Tool};
+use overshot_grammar::CallCount;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 const EAGER_BETA: &str = "fine-grained-tool-streaming";
 
@@ -30,6 +32,7 @@ pub struct ToolFields {
 #[derive(Debug, Deserialize)]
 pub struct ToolChoiceFields {
     r#type: String,
+    name: Option<String>,
     disable_parallel_tool_use: Option<bool>,
 }
 
@@ -40,9 +43,13 @@ pub fn declared(tools: Vec<ToolFields>) -> Result<DeclaredTools, ApiError> {
     for (index, tool) in tools.into_iter().enumerate() {
         let deferred = tool.name.clone().filter(|_| tool.defer_loading == Some(true));
         let tool = function(index, tool)?;
+        let place = format!("tools[{index}]");
         match deferred {
-            Some(name) => drop(declared.deferred.insert(name, tool)),
-            None => declared.tools.push(tool),
+            Some(name) => drop(declared.deferred.insert(name, (place, tool))),
+            None => {
+                declared.places.push(place);
+                declared.tools.push(tool);
+            }
         }
     }
     Ok(declared)
@@ -52,13 +59,16 @@ pub fn declared(tools: Vec<ToolFields>) -> Result<DeclaredTools, ApiError> {
 pub struct DeclaredTools {
     /// Those that the prompt lists.
     pub tools: Vec<Tool>,
-    deferred: HashMap<String, Tool>,
+    /// Of each of them: where the request declares it.
+    pub places: Vec<String>,
+    /// The others by name, with their places.
+    pub deferred: BTreeMap<String, (String, Tool)>,
 }
 
 impl DeclaredTools {
     /// What the model reads of a tool that it is referred to: its declaration, or its name if the prompt has that.
     pub fn spelled<'a>(&'a self, name: &'a str) -> &'a str {
-        self.deferred.get(name).map_or(name, |tool| tool.function.get())
+        self.deferred.get(name).map_or(name, |(_, tool)| tool.function.get())
     }
 }
 
@@ -69,6 +79,8 @@ fn function(index: usize, tool: ToolFields) -> Result<Tool, ApiError> {
         #[serde(skip_serializing_if = "Option::is_none")]
         description: Option<&'a str>,
         parameters: &'a RawValue,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        strict: Option<bool>,
     }
     let refuse = |field: &str, what: String| {
         let param = format!("tools[{index}].{field}");
@@ -81,42 +93,42 @@ fn function(index: usize, tool: ToolFields) -> Result<Tool, ApiError> {
             format!("is `{kind}`, which is not supported: give a name and an input_schema"),
         );
     }
-    if tool.strict == Some(true) {
-        return refuse("strict", "is not supported yet: leave it out".into());
-    }
     let name = tool.name.unwrap_or_default();
     check_tool_name(&format!("tools[{index}].name"), &name)?;
     let Some(schema) = tool.input_schema.filter(|schema| schema.get().starts_with('{')) else {
         return refuse("input_schema", "is missing or no object".into());
     };
     let description = tool.description.as_deref();
-    let function = to_raw_value(&Function { name: &name, description, parameters: &schema });
+    let strict = tool.strict.filter(|is_strict| *is_strict);
+    let function = to_raw_value(&Function { name: &name, description, parameters: &schema, strict });
     let function = function.map_err(|error| ApiError::field(format!("tools[{index}]"), error.to_string()))?;
     Ok(Tool { kind: FunctionTag::Function, function })
 }
 
+/// Which calls there may be, and how many.
+///
 /// # Errors
-/// A choice that is unknown, or cannot be enforced.
-pub fn choice(fields: Option<&ToolChoiceFields>) -> Result<ToolChoice, ApiError> {
-    let Some(fields) = fields else { return Ok(ToolChoice::Auto) };
-    let refuse = |param: &str, what: String| Err(ApiError::field(param, what));
-    let choice = match fields.r#type.as_str() {
-        "auto" => ToolChoice::Auto,
-        "none" => return Ok(ToolChoice::None),
-        kind @ ("any" | "tool") => {
-            let message = format!("tool_choice of type `{kind}` is not supported yet: use auto or none");
-            return refuse("tool_choice.type", message);
+/// A choice that is unknown, or without its name.
+pub fn choice(fields: Option<&ToolChoiceFields>) -> Result<(CallChoice, CallCount), ApiError> {
+    let Some(fields) = fields else { return Ok((CallChoice::Auto, CallCount::Several)) };
+    let calls = match (fields.r#type.as_str(), &fields.name) {
+        ("auto", _) => CallChoice::Auto,
+        ("any", _) => CallChoice::Required,
+        ("none", _) => CallChoice::None,
+        ("tool", Some(name)) => CallChoice::Named(name.clone()),
+        ("tool", None) => {
+            return Err(ApiError::field("tool_choice.name", "tool_choice.name is missing: say which tool"));
         }
-        other => {
+        (other, _) => {
             let message = format!("tool_choice.type is `{other}`: use auto, any, tool or none");
-            return refuse("tool_choice.type", message);
+            return Err(ApiError::field("tool_choice.type", message));
         }
     };
-    if fields.disable_parallel_tool_use == Some(true) {
-        let param = "tool_choice.disable_parallel_tool_use";
-        return refuse(param, format!("{param} is not supported yet: leave it out"));
-    }
-    Ok(choice)
+    let count = match fields.disable_parallel_tool_use {
+        Some(true) => CallCount::One,
+        _ => CallCount::Several,
+    };
+    Ok((calls, count))
 }
 
 /// Whether the request's headers ask for pieces of calls as they are made.

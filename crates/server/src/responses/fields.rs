@@ -6,15 +6,17 @@ use super::items::{Item, ItemIds, RESPONSE_PREFIX};
 use super::response::{Reasoning, Response, Settings, Status, Text};
 use super::teller::{EncryptedContent, Teller};
 use super::tools::{Tools, told_name};
-use crate::answer_format::AnswerFormat;
+use crate::answer_format::{AnswerFormat, FieldNames};
 use crate::app::{App, fresh_id, now};
 use crate::body;
 use crate::conversation::{Conversation, Dialogue, OutputReading};
 use crate::error::ApiError;
 use crate::fields::{CommonFields, top_logprobs};
+use crate::format_fields::call_choice;
 use crate::job::{Delivery, Generation, Work};
 use crate::switches::effort_word;
-use overshot_chat::{Effort, ToolChoice};
+use overshot_chat::Effort;
+use overshot_grammar::{CallCount, Form};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -137,17 +139,14 @@ impl App {
             None => Vec::new(),
         };
         let mut history = History::new(fields.instructions.as_deref(), &earlier, &input);
+        let format = answer_format(fields, &tools)?;
         let reading = OutputReading {
             effort: self.effort(fields)?,
             tools: std::mem::take(&mut tools.functions),
-            tool_choice: tool_choice(chat_tool_choice(fields.tool_choice.as_ref()).as_ref())?,
+            tool_choice: format.calls.reading(),
         };
         let conversation = self
-            .conversation(Dialogue {
-                messages: history.messages()?,
-                reading,
-                format: AnswerFormat::default(),
-            })
+            .conversation(Dialogue { messages: history.messages()?, reading, format })
             .map_err(|error| history.translated(error, &tools))?;
         Ok(Understood { conversation, generation, history, tools, input })
     }
@@ -253,41 +252,51 @@ fn refuse_unsupported(fields: &CreateFields) -> Result<(), ApiError> {
     if fields.prompt.is_some() {
         return Err(ApiError::field("prompt", "prompt is not supported: send its text as instructions"));
     }
-    #[derive(Deserialize)]
-    struct Format {
-        r#type: String,
-    }
-    let Some(format) = fields.text.as_ref().and_then(|text| text.format.as_deref()) else { return Ok(()) };
-    let kind = match serde_json::from_str(format.get()) {
-        Ok(Format { r#type }) if r#type == "text" => return Ok(()),
-        Ok(Format { r#type }) => r#type,
-        Err(_) => return Err(ApiError::field("text.format", "text.format has no `type`: use text")),
+    Ok(())
+}
+
+fn answer_format(fields: &CreateFields, tools: &Tools) -> Result<AnswerFormat, ApiError> {
+    let count = match fields.parallel_tool_calls {
+        Some(false) => CallCount::One,
+        _ => CallCount::Several,
     };
-    let message = format!("text.format of type `{kind}` is not supported yet: use text");
-    Err(ApiError::field("text.format", message))
+    let (form_field, form) = form(fields.text.as_ref().and_then(|text| text.format.as_deref()))?;
+    Ok(AnswerFormat {
+        form,
+        calls: call_choice(chat_tool_choice(fields.tool_choice.as_ref()).as_ref())?,
+        count,
+        unlisted: Vec::new(),
+        fields: FieldNames { form: form_field.into(), tools: tools.places.clone(), schema: "parameters" },
+    })
+}
+
+/// The form of the answer's text, with the field that asks for it.
+fn form(format: Option<&RawValue>) -> Result<(&'static str, Form), ApiError> {
+    #[derive(Deserialize)]
+    struct FormatFields {
+        r#type: String,
+        schema: Option<Value>,
+    }
+    let (field, schema_field) = ("text.format", "text.format.schema");
+    let Some(format) = format else { return Ok((field, Form::Text)) };
+    let FormatFields { r#type, schema } = serde_json::from_str(format.get())
+        .map_err(|error| ApiError::field(field, format!("text.format is no format: {error}")))?;
+    match (r#type.as_str(), schema) {
+        ("text", _) => Ok((field, Form::Text)),
+        ("json_object", _) => Ok((field, Form::JsonObject)),
+        ("json_schema", Some(schema)) => Ok((schema_field, Form::JsonSchema(schema))),
+        ("json_schema", None) => {
+            Err(ApiError::field(schema_field, "text.format.schema is missing: give the JSON schema"))
+        }
+        (other, _) => {
+            let message = format!("text.format.type is `{other}`: use text, json_object or json_schema");
+            Err(ApiError::field("text.format.type", message))
+        }
+    }
 }
 
 fn includes(fields: &CreateFields, what: &str) -> bool {
     fields.include.iter().flatten().any(|included| included == what)
-}
-
-/// # Errors
-/// A choice that is not known, or cannot be enforced here yet.
-fn tool_choice(value: Option<&Value>) -> Result<ToolChoice, ApiError> {
-    let refuse = |what: String| Err(ApiError::field("tool_choice", what));
-    match value {
-        None | Some(Value::Null) => Ok(ToolChoice::Auto),
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => Ok(ToolChoice::Auto),
-            "none" => Ok(ToolChoice::None),
-            "required" => refuse("tool_choice `required` is not supported yet: use auto or none".into()),
-            word => refuse(format!("tool_choice `{word}` is not known: use auto or none")),
-        },
-        Some(Value::Object(_)) => {
-            refuse("a tool_choice that names a tool is not supported yet: use auto or none".into())
-        }
-        Some(_) => refuse("tool_choice is no word: use auto or none".into()),
-    }
 }
 
 /// A choice that names a tool, in the words of chat requests.

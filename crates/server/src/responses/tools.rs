@@ -24,6 +24,7 @@ struct GivenTool {
     name: Option<String>,
     description: Option<String>,
     parameters: Option<Box<RawValue>>,
+    strict: Option<bool>,
     format: Option<GivenFormat>,
     tools: Option<Vec<Box<RawValue>>>,
 }
@@ -42,6 +43,9 @@ struct Function<'a> {
     description: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Box<RawValue>>,
+    /// Only where it is true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
 }
 
 /// A tool as the client knows it.
@@ -84,15 +88,15 @@ impl Tools {
         match (given.r#type.as_str(), namespace) {
             ("function", _) => {
                 let name = self.learn(ToolKind::Function, name(given.name)?, namespace);
-                let function =
-                    Function { name: &name, description: given.description, parameters: given.parameters };
-                self.tell(place, &function);
+                let (description, parameters) = (given.description, given.parameters);
+                let strict = given.strict.filter(|is_strict| *is_strict);
+                self.tell(place, &Function { name: &name, description, parameters, strict });
             }
             ("custom", _) => {
                 let name = self.learn(ToolKind::Custom, name(given.name)?, namespace);
-                let description = custom_description(given.description, given.format);
+                let description = Some(custom_description(given.description, given.format));
                 let parameters = Some(custom_parameters());
-                self.tell(place, &Function { name: &name, description: Some(description), parameters });
+                self.tell(place, &Function { name: &name, description, parameters, strict: None });
             }
             ("namespace", None) => {
                 let namespace = name(given.name)?;

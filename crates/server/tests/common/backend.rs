@@ -185,7 +185,18 @@ impl Backend for Parrot {
         Ok(())
     }
 
-    fn supply(&mut self, _masks: StepMasks) -> Result<(), BackendError> {
+    /// What it may not say becomes the first token that it may.
+    fn supply(&mut self, masks: StepMasks) -> Result<(), BackendError> {
+        let vocabulary = 0..self.spec.vocab_size as u32;
+        let result = self.results.iter_mut().find(|result| result.number == masks.number).unwrap();
+        for (row, mask) in &masks.rows {
+            let Some(sampled) = result.rows.get_mut(*row).and_then(|row| row.tokens.first_mut()) else {
+                continue;
+            };
+            if !mask.allows(sampled.token) {
+                sampled.token = vocabulary.clone().find(|token| mask.allows(*token)).unwrap();
+            }
+        }
         Ok(())
     }
 
