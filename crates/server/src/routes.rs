@@ -6,7 +6,8 @@ use crate::engine_handle::Pulse;
 use crate::error::ApiError;
 use crate::gate;
 use crate::job::json_response;
-use crate::messages::{asks_for_eager_tools, envelope};
+use crate::messages::{MessageShown, MessageTokens, asks_for_eager_tools, envelope};
+use crate::openapi::dialects::{MessagesPrompt, MessagesRequest};
 use crate::openapi::openapi;
 use crate::openapi::requests::{ChatRequest, DerenderRequest, RenderRequest, TokenizeRequest};
 use crate::page::page;
@@ -135,9 +136,9 @@ pub(crate) async fn completions(State(app): State<Arc<App>>, request: Request<Bo
     post,
     path = "/v1/messages",
     tag = "answers",
-    request_body = Object,
+    request_body = MessagesRequest,
     responses(
-        (status = 200, content((Object = "application/json"), (String = "text/event-stream"))),
+        (status = 200, content((MessageShown = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", description = "Anthropic's envelope of errors", body = Object),
         (status = "5XX", description = "Anthropic's envelope of errors", body = Object),
     ),
@@ -153,9 +154,9 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, request: Request<Body>
     post,
     path = "/v1/messages/count_tokens",
     tag = "texts",
-    request_body = Object,
+    request_body = MessagesPrompt,
     responses(
-        (status = 200, body = Object),
+        (status = 200, body = MessageTokens),
         (status = "4XX", description = "Anthropic's envelope of errors", body = Object),
         (status = "5XX", description = "Anthropic's envelope of errors", body = Object),
     ),

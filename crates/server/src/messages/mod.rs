@@ -29,6 +29,7 @@ use events::MessageEvents;
 use fields::MessagesFields;
 use tools::DeclaredTools;
 pub use tools::{EagerTools, asks_for_eager_tools};
+pub use wire::{MessageShown, MessageTokens};
 
 /// One answer in Anthropic's words.
 struct Messages {
@@ -60,12 +61,8 @@ impl App {
     /// # Errors
     /// A field that is wrong or not supported.
     pub fn count_message_tokens(&self, body: &[u8]) -> Result<Response<Body>, ApiError> {
-        #[derive(Serialize)]
-        struct Count {
-            input_tokens: usize,
-        }
         let conversation = self.messages_conversation(&body::parse(body)?, body::parse(body)?)?;
-        Ok(json_response(&Count { input_tokens: conversation.ids.len() }))
+        Ok(json_response(&MessageTokens { input_tokens: conversation.ids.len() }))
     }
 
     /// The prompt, the same whether it is answered or counted.

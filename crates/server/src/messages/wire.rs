@@ -5,12 +5,23 @@ use crate::messages::blocks::{BlockEvent, BlockPiece, Opening};
 use overshot_chat::{Ending, FinishReason};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
-#[derive(Debug, Serialize)]
+/// The tokens of a prompt.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct MessageTokens {
+    pub input_tokens: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
 pub struct MessageShown<'a> {
+    #[schema(value_type = String)]
     pub id: &'a str,
+    #[schema(value_type = String)]
     pub r#type: &'static str,
+    #[schema(value_type = String)]
     pub role: &'static str,
+    #[schema(value_type = String)]
     pub model: &'a str,
     pub content: Vec<ContentBlock>,
     #[serde(flatten)]
@@ -19,12 +30,15 @@ pub struct MessageShown<'a> {
 }
 
 /// Nothing but nulls as long as the answer goes on.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub struct StopShown<'a> {
+    #[schema(value_type = Option<String>, required)]
     stop_reason: Option<&'static str>,
+    #[schema(value_type = Option<String>, required)]
     stop_sequence: Option<&'a str>,
     /// What looked like a call and could not be read as one: no field of Anthropic's.
     #[serde(skip_serializing_if = "str::is_empty")]
+    #[schema(value_type = String)]
     unparsed_tool_text: &'a str,
 }
 
@@ -41,7 +55,7 @@ impl<'a> StopShown<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct UsageShown {
     input_tokens: usize,
     cache_creation_input_tokens: usize,
@@ -50,7 +64,8 @@ pub struct UsageShown {
     output_tokens_details: OutputDetails,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = MessageOutputDetails)]
 struct OutputDetails {
     thinking_tokens: usize,
 }
@@ -68,7 +83,7 @@ impl From<AllCounts> for UsageShown {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
     Thinking {
@@ -81,6 +96,7 @@ pub enum ContentBlock {
     ToolUse {
         id: String,
         name: String,
+        #[schema(value_type = Object)]
         input: Box<RawValue>,
         /// The input of a call that a limit has cut, as far as it came: no field of Anthropic's.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@
 //!
 //! What the types cannot say stays out: events of streams are described in the documentation, not here.
 
+pub mod dialects;
 pub mod requests;
 
 use crate::app::App;

@@ -20,6 +20,7 @@ use self::background::{Background, LogReader, follow};
 use self::fields::{Course, Created};
 use self::items::Item;
 use self::query::Query;
+use self::response::Response as ResponseShown;
 pub use self::store::Store;
 use self::store::{Record, Told};
 use self::teller::Teller;
@@ -29,6 +30,7 @@ use crate::choice::Piece;
 use crate::dialect::{AllCounts, EventWriter};
 use crate::error::ApiError;
 use crate::job::{Delivery, Work, json_response};
+use crate::openapi::dialects::{ResponsesPrompt, ResponsesRequest};
 use crate::stream::{EventStream, event_response};
 use axum::body::Body;
 use axum::extract::State;
@@ -38,6 +40,7 @@ use overshot_chat::Ending;
 use serde::Serialize;
 use std::future::poll_fn;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 type Answer = Result<Response<Body>, ApiError>;
 
@@ -46,8 +49,8 @@ type Answer = Result<Response<Body>, ApiError>;
     post,
     path = "/v1/responses",
     tag = "answers",
-    request_body = Object,
-    responses((status = 200, content((Object = "application/json"), (String = "text/event-stream")))),
+    request_body = ResponsesRequest,
+    responses((status = 200, content((ResponseShown = "application/json"), (String = "text/event-stream")))),
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {
     // A short request may continue a long conversation.
@@ -61,22 +64,24 @@ pub async fn create(State(app): State<Arc<App>>, request: Request<Body>) -> Answ
     }
 }
 
+#[derive(Serialize, ToSchema)]
+struct InputTokens {
+    #[schema(value_type = String)]
+    object: &'static str,
+    input_tokens: usize,
+}
+
 /// `POST /v1/responses/input_tokens`: how long the prompt of such a request is.
 #[utoipa::path(
     post,
     path = "/v1/responses/input_tokens",
     tag = "texts",
-    request_body = Object,
-    responses((status = 200, body = Object)),
+    request_body = ResponsesPrompt,
+    responses((status = 200, body = InputTokens)),
 )]
 pub async fn input_tokens(State(app): State<Arc<App>>, request: Request<Body>) -> Answer {
-    #[derive(Serialize)]
-    struct Counted {
-        object: &'static str,
-        input_tokens: usize,
-    }
     let input_tokens = app.understand_apart(request, App::response_input_tokens).await?;
-    Ok(json_response(&Counted { object: "response.input_tokens", input_tokens }))
+    Ok(json_response(&InputTokens { object: "response.input_tokens", input_tokens }))
 }
 
 /// `GET /v1/responses/{id}`.
@@ -85,7 +90,7 @@ pub async fn input_tokens(State(app): State<Arc<App>>, request: Request<Body>) -
     path = "/v1/responses/{id}",
     tag = "answers",
     params(("id" = String, Path)),
-    responses((status = 200, content((Object = "application/json"), (String = "text/event-stream")))),
+    responses((status = 200, content((ResponseShown = "application/json"), (String = "text/event-stream")))),
 )]
 pub async fn get(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let record = app.kept_response(&uri)?;
@@ -126,7 +131,7 @@ pub async fn delete(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     path = "/v1/responses/{id}/cancel",
     tag = "answers",
     params(("id" = String, Path)),
-    responses((status = 200, body = Object)),
+    responses((status = 200, body = ResponseShown)),
 )]
 pub async fn cancel(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let record = app.kept_response(&uri)?;
