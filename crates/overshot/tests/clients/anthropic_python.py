@@ -2,8 +2,8 @@
 
     python anthropic_python.py path/to/overshot
 
-Most servers here play a script; one runs the built-in model, and the session that docs/messages.md shows is held with it
-again, line by line.
+Most servers here play a script. The built-in model is held to schemas, and the session that docs/messages.md shows is held
+with it again, line by line.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import threading
 import anthropic
 
 import serving
-from serving import CALLED, CALLS
+from serving import CALLED, CALLS, Picture
 
 TOOL = {"name": "read_meter", "description": "Reads.", "input_schema": serving.PARAMETERS}
 QUESTION = [{"role": "user", "content": "Hello?"}]
@@ -24,13 +24,17 @@ THINKING = {"type": "enabled", "budget_tokens": 1024}
 def playing(overshot, answers, *flags):
     """How messages are asked for of a server that plays these answers, with a client of it."""
     with serving.playing(overshot, answers, *flags) as url:
-        client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
-        name = client.models.list().data[0].id
+        yield asking(url)
 
-        def ask(of=client.messages.create, **fields):
-            return of(**{"model": name, "max_tokens": 1000, "messages": QUESTION, **fields})
 
-        yield client, ask
+def asking(url):
+    client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+    name = client.models.list().data[0].id
+
+    def ask(of=client.messages.create, **fields):
+        return of(**{"model": name, "max_tokens": 1000, "messages": QUESTION, **fields})
+
+    return client, ask
 
 
 def kinds(message):
@@ -94,6 +98,22 @@ def check_tools(overshot):
         assert ask(tools=[TOOL], messages=conversation).content[0].text == "Done."
 
 
+def check_structured(overshot):
+    with serving.serving(overshot) as url:
+        client, ask = asking(url)
+        for thinking in [{"type": "disabled"}, THINKING]:
+            message = ask(client.messages.parse, output_format=Picture, thinking=thinking)
+            assert isinstance(message.parsed_output, Picture), message
+        schema = Picture.model_json_schema()
+        form = {"type": "json_schema", "schema": schema}
+        Picture.model_validate_json(ask(output_config={"format": form}).content[0].text)
+        tools = [{"name": name, "input_schema": schema, "strict": True} for name in ["draw", "erase"]]
+        for choice in [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "erase"}]:
+            [call] = ask(tools=tools, tool_choice=choice).content
+            assert call.name == choice.get("name", call.name)
+            Picture.model_validate(call.input)
+
+
 def check_count(overshot):
     with playing(overshot, [["Hello."]]) as (client, ask):
         fields = {"system": "Be brief.", "tools": [TOOL], "thinking": THINKING}
@@ -146,7 +166,7 @@ def check_session(overshot):
 
 
 def main():
-    checks = [check_answers, check_stream, check_tools, check_count, check_errors, check_session]
+    checks = [check_answers, check_stream, check_tools, check_structured, check_count, check_errors, check_session]
     serving.run(sys.argv[1], f"anthropic {anthropic.__version__}", checks)
 
 

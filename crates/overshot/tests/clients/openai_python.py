@@ -2,8 +2,8 @@
 
     python openai_python.py path/to/overshot
 
-Most servers here play a script, so that every piece of an answer is known; one runs the built-in model, and the session
-that docs/openai-python.md shows is held with it again, line by line.
+Most servers here play a script, so that every piece of an answer is known. The built-in model is held to schemas, and the
+session that docs/openai-python.md shows is held with it again, line by line.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import threading
 import openai
 
 import serving
-from serving import CALLED, CALLS
+from serving import CALLED, CALLS, Picture
 
 TOOL = {"type": "function", "function": {"name": "read_meter", "parameters": serving.PARAMETERS}}
 QUESTION = [{"role": "user", "content": "Hello?"}]
@@ -182,6 +182,29 @@ def check_responses_in_background(overshot):
         assert last.usage.output_tokens == 20
 
 
+def check_structured(overshot):
+    with serving.serving(overshot) as url:
+        client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
+        chat = {"model": model(client), "messages": QUESTION}
+        asked = {"model": model(client), "input": "Hello?"}
+        for effort in ["none", "high"]:
+            answer = client.chat.completions.parse(response_format=Picture, reasoning_effort=effort, **chat)
+            assert isinstance(answer.choices[0].message.parsed, Picture), answer
+            answer = client.responses.parse(text_format=Picture, reasoning={"effort": effort}, **asked)
+            assert isinstance(answer.output_parsed, Picture), answer
+        with client.responses.stream(text_format=Picture, **asked) as stream:
+            assert isinstance(stream.get_final_response().output_parsed, Picture)
+
+        tools = [openai.pydantic_function_tool(Picture, name="draw")]
+        answer = client.chat.completions.parse(tools=tools, tool_choice="required", parallel_tool_calls=False, **chat)
+        [call] = answer.choices[0].message.tool_calls
+        assert isinstance(call.function.parsed_arguments, Picture), answer
+        tools = [{"type": "function", **tools[0]["function"]}]
+        named = {"type": "function", "name": "draw"}
+        [call] = client.responses.parse(tools=tools, tool_choice=named, **asked).output
+        Picture.model_validate_json(call.arguments)
+
+
 def check_choices_logprobs_stops(overshot):
     with playing(overshot, [["First."], ["Second."]]) as client:
         name = model(client)
@@ -265,6 +288,7 @@ def main():
         check_tools,
         check_responses,
         check_responses_in_background,
+        check_structured,
         check_choices_logprobs_stops,
         check_errors,
         check_session,

@@ -7,6 +7,9 @@ import pathlib
 import re
 import subprocess
 import tempfile
+from typing import Literal
+
+import pydantic
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[4]
 
@@ -24,6 +27,18 @@ PARAMETERS = {
     "type": "object",
     "properties": {"id": {"type": "string"}, "scale": {"type": "number"}, "on": {"type": "boolean"}},
 }
+
+
+class Dot(pydantic.BaseModel):
+    color: Literal["red", "green"]
+
+
+class Picture(pydantic.BaseModel):
+    """What the built-in model would never say by itself, and short: every answer is whole."""
+
+    row: int = pydantic.Field(ge=0, le=99)
+    dot: Dot
+    is_final: bool
 
 
 @contextlib.contextmanager

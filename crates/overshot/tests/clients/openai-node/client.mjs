@@ -2,7 +2,7 @@
 //
 //     node client.mjs path/to/overshot
 //
-// Every server here plays a script, so that every piece of an answer is known.
+// Most servers here play a script, so that every piece of an answer is known; the built-in model is held to a schema.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -37,9 +37,18 @@ const called = [
 /** Runs `check` with a client of a server that plays these answers, each a list of chunks. */
 async function playing(answers, check) {
   const folder = await mkdtemp(join(tmpdir(), "overshot-"));
-  const script = join(folder, "script.jsonl");
-  await writeFile(script, answers.map((chunks) => JSON.stringify({ chunks }) + "\n").join(""));
-  const server = spawn(overshot, ["serve", "--port", "0", "--backend", `scripted:${script}`], {
+  try {
+    const script = join(folder, "script.jsonl");
+    await writeFile(script, answers.map((chunks) => JSON.stringify({ chunks }) + "\n").join(""));
+    await serving(["--backend", `scripted:${script}`], check);
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
+
+/** Runs `check` with a client of a server that has these flags. */
+async function serving(flags, check) {
+  const server = spawn(overshot, ["serve", "--port", "0", ...flags], {
     stdio: ["ignore", "pipe", "inherit"],
   });
   const exited = once(server, "exit");
@@ -53,7 +62,6 @@ async function playing(answers, check) {
   } finally {
     server.kill();
     await exited;
-    await rm(folder, { recursive: true });
   }
 }
 
@@ -109,6 +117,36 @@ const checks = {
       const history = { messages: [...messages, message, ...results], tools };
       const answer = await client.chat.completions.create(fields(history));
       assert.equal(answer.choices[0].message.content, "Done.");
+    });
+  },
+
+  async structured() {
+    const schema = {
+      type: "object",
+      properties: { row: { type: "integer", minimum: 0, maximum: 99 }, color: { enum: ["red", "green"] } },
+      required: ["row", "color"],
+      additionalProperties: false,
+    };
+    const named = { name: "dot", strict: true, schema };
+    const check = ({ row, color, ...rest }) => {
+      assert.ok(Number.isInteger(row) && row >= 0 && row < 100 && ["red", "green"].includes(color));
+      assert.deepEqual(rest, {});
+    };
+    await serving([], async (client, fields) => {
+      const response_format = { type: "json_schema", json_schema: named };
+      const { message } = (await client.chat.completions.parse(fields({ response_format }))).choices[0];
+      check(message.parsed);
+      const streamed = await client.chat.completions.stream(fields({ response_format })).finalMessage();
+      check(JSON.parse(streamed.content));
+      const { model } = fields({});
+      const text = { format: { type: "json_schema", ...named } };
+      check((await client.responses.parse({ model, input: "Hello?", text })).output_parsed);
+      const draw = [{ type: "function", function: { name: "draw", strict: true, parameters: schema } }];
+      const forced = await client.chat.completions.create(fields({ tools: draw, tool_choice: "required" }));
+      for (const [name, drawn] of told(forced.choices[0].message)) {
+        assert.equal(name, "draw");
+        check(drawn);
+      }
     });
   },
 
