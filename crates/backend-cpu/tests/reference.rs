@@ -9,10 +9,11 @@
 mod common;
 mod oracle;
 
-use common::{Bench, bits, open};
+use common::bench;
 use oracle::{Fault, Oracle, Vector};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
 use overshot_backend_cpu::Capture;
+use overshot_conformance::{bits, open};
 use overshot_model::{Model, STREAMS};
 use std::sync::Arc;
 
@@ -26,10 +27,9 @@ struct Observed {
 fn observe(model: &Arc<Model>, numerics: Numerics, tokens: usize) -> Observed {
     let mut random = fastrand::Rng::with_seed(29);
     let tokens: Vec<u32> = (0..tokens).map(|_| random.u32(0..model.spec.vocab_size as u32)).collect();
-    let mut bench = Bench::new(model, numerics, 1, tokens.len());
-    let set = bench.kv.create().unwrap();
+    let mut bench = bench(model, numerics, tokens.len());
     bench.backend.start_capture();
-    let logits = bench.feed(set, &tokens, &[50, 1, 7]);
+    let logits = bench.feed_new(&tokens, &[50, 1, 7]);
     Observed { logits, capture: bench.backend.take_capture(), tokens }
 }
 

@@ -5,13 +5,14 @@ use super::Finding;
 use super::tree::Tree;
 
 /// A crate's folder and the crates of this workspace that it may name. An absent folder has no rule.
-const ALLOWED: [(&str, &[&str]); 12] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("model", &[]),
     ("chat", &[]),
     ("kv", &[]),
     ("backend", &["kv", "model"]),
     ("backend-cpu", &["backend", "kv", "model"]),
     ("backend-cuda", &["backend", "kv", "model", "gpu-model"]),
+    ("conformance", &["backend", "kv", "model"]),
     ("engine", &["backend", "kv", "model"]),
     ("grammar", &["engine", "chat", "backend", "kv", "model"]),
     ("lab", &["gpu-model"]),

@@ -1,12 +1,8 @@
 //! A weight that is NaN spoils every row that it reaches, visibly: no kernel, norm, clamp or rounding may turn it back
 //! into a number that looks like an answer.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Bench, Checkpoint, bits};
+use crate::{Bench, Checkpoint, Extent, Setup, Subject, bits};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics, Wanted};
-use overshot_backend_cpu::Isa;
 use overshot_model::{Model, Routing};
 use safetensors::Dtype;
 use std::sync::Arc;
@@ -27,17 +23,17 @@ fn poison(checkpoint: &Checkpoint, name: &str, row: usize) -> Arc<Model> {
     Arc::new(poisoned.load().unwrap())
 }
 
-fn modes() -> impl Iterator<Item = (Numerics, Isa)> {
+/// In part, without roundings and with all of them.
+fn modes(extent: Extent) -> Vec<Numerics> {
     let rounded = Numerics { kv: KvFormat::Fp8, index_keys: IndexKeyFormat::Fp4, act: Activations::E4m3 };
-    let numerics = [Numerics::EXACT, Numerics::default(), rounded];
-    numerics.into_iter().flat_map(|numerics| [Isa::detect(), Isa::Scalar].map(|isa| (numerics, isa)))
+    extent.choose(vec![Numerics::EXACT, Numerics::default(), rounded], vec![Numerics::EXACT, rounded])
 }
 
 /// Every position has NaN among its logits, and a draw fails.
-fn assert_spoilt(model: &Arc<Model>, what: &str) {
-    for (numerics, isa) in modes() {
-        let label = format!("{what}, {numerics:?}, {isa}");
-        let mut bench = Bench::with(model, numerics, 2, 64, Some(2), isa);
+fn assert_spoilt(subject: &impl Subject, model: &Arc<Model>, what: &str) {
+    for numerics in modes(subject.extent()) {
+        let label = format!("{what}, {numerics:?}");
+        let mut bench = Bench::start(subject, model, Setup::new(numerics, 2, 64));
         let [set, again] = [(); 2].map(|()| bench.kv.create().unwrap());
         for (position, logits) in
             bench.feed(set, &TOKENS, &[4, 1]).chunks_exact(model.spec.vocab_size).enumerate()
@@ -51,8 +47,7 @@ fn assert_spoilt(model: &Arc<Model>, what: &str) {
 
 /// Matrices that every token passes through, whatever it is. FP8 ones are not among them: their NaN codes may be read
 /// as numbers (see `Format::Fp8`).
-#[test]
-fn a_nan_in_a_matrix_spoils_every_token() {
+pub fn a_nan_in_a_matrix_spoils_every_token(subject: &impl Subject) {
     let checkpoint = Checkpoint::read("fixtures/tiny-bf16");
     for name in [
         "layers.1.hc_attn_fn",
@@ -69,19 +64,18 @@ fn a_nan_in_a_matrix_spoils_every_token() {
         "hc_head_fn",
         "head.weight",
     ] {
-        assert_spoilt(&poison(&checkpoint, name, 5), name);
+        assert_spoilt(subject, &poison(&checkpoint, name, 5), name);
     }
     // Their inputs are rounded here.
     let checkpoint = Checkpoint::read("fixtures/tiny-fp8fp4");
     for name in ["layers.0.hc_attn_fn", "layers.1.hc_ffn_fn", "layers.1.ffn.gate.weight"] {
-        assert_spoilt(&poison(&checkpoint, name, 5), name);
+        assert_spoilt(subject, &poison(&checkpoint, name, 5), name);
     }
 }
 
 /// Hash routing says which tokens an expert sees: those are spoilt; the ones before them, and another row of the same
 /// step, are untouched to the bit.
-#[test]
-fn a_nan_in_an_expert_spoils_its_tokens_and_what_follows_them() {
+pub fn a_nan_in_an_expert_spoils_its_tokens_and_what_follows_them(subject: &impl Subject) {
     let checkpoint = Checkpoint::read("fixtures/tiny-bf16");
     let clean = Arc::new(checkpoint.load().unwrap());
     let Routing::Hash { experts_of_token } = &clean.weights.layers[0].ffn.routing else {
@@ -96,52 +90,41 @@ fn a_nan_in_an_expert_spoils_its_tokens_and_what_follows_them() {
     let vocab = clean.spec.vocab_size;
     for matrix in ["w1", "w2", "w3"] {
         let model = poison(&checkpoint, &format!("layers.0.ffn.experts.{expert}.{matrix}.weight"), 5);
-        for (numerics, isa) in modes() {
+        for numerics in modes(subject.extent()) {
             let run = |model: &Arc<Model>| {
-                let mut bench = Bench::with(model, numerics, 2, 64, Some(2), isa);
+                let mut bench = Bench::start(subject, model, Setup::new(numerics, 2, 64));
                 let [other, set] = [(); 2].map(|()| bench.kv.create().unwrap());
                 let rows: [(_, &[u32]); 2] = [(other, &tokens[..3]), (set, &tokens)];
                 bench.step(&rows, Wanted::AllLogits)
             };
             let ([other, spoilt], [expected_other, expected]) =
                 (<[_; 2]>::try_from(run(&model)).unwrap(), <[_; 2]>::try_from(run(&clean)).unwrap());
-            assert_eq!(bits(&other), bits(&expected_other), "{matrix}, {numerics:?}, {isa}");
+            assert_eq!(bits(&other), bits(&expected_other), "{matrix}, {numerics:?}");
             let before = 3 * vocab;
-            assert_eq!(bits(&spoilt[..before]), bits(&expected[..before]), "{matrix}, {numerics:?}, {isa}");
-            assert!(
-                spoilt[before..].iter().any(|x| x.is_nan()),
-                "{matrix}, {numerics:?}, {isa}: only numbers"
-            );
+            assert_eq!(bits(&spoilt[..before]), bits(&expected[..before]), "{matrix}, {numerics:?}");
+            assert!(spoilt[before..].iter().any(|x| x.is_nan()), "{matrix}, {numerics:?}: only numbers");
         }
     }
 }
 
 /// Entries carry it on, to the tokens that see them and no others.
-#[test]
-fn a_nan_in_a_compressor_spoils_the_tokens_that_see_its_entries() {
+pub fn a_nan_in_a_compressor_spoils_what_sees_its_entries(subject: &impl Subject) {
     let checkpoint = Checkpoint::read("fixtures/tiny-fp8fp4");
     let clean = Arc::new(checkpoint.load().unwrap());
     let vocab = clean.spec.vocab_size;
     // The second half of the channels, so that the first entry has it already.
     for name in ["layers.0.attn.compressor.wkv.weight", "layers.0.attn.compressor.wgate.weight"] {
         let model = poison(&checkpoint, name, 600);
-        for (numerics, isa) in modes() {
+        for numerics in modes(subject.extent()) {
             let run = |model: &Arc<Model>| {
-                let mut bench = Bench::with(model, numerics, 1, 64, Some(2), isa);
+                let mut bench = Bench::start(subject, model, Setup::new(numerics, 1, 64));
                 let set = bench.kv.create().unwrap();
                 bench.feed(set, &TOKENS, &[2])
             };
             let (spoilt, expected) = (run(&model), run(&clean));
-            assert_eq!(
-                bits(&spoilt[..3 * vocab]),
-                bits(&expected[..3 * vocab]),
-                "{name}, {numerics:?}, {isa}"
-            );
+            assert_eq!(bits(&spoilt[..3 * vocab]), bits(&expected[..3 * vocab]), "{name}, {numerics:?}");
             for (position, logits) in spoilt.chunks_exact(vocab).enumerate().skip(3) {
-                assert!(
-                    logits.iter().any(|x| x.is_nan()),
-                    "{name}, {numerics:?}, {isa}: position {position}"
-                );
+                assert!(logits.iter().any(|x| x.is_nan()), "{name}, {numerics:?}: position {position}");
             }
         }
     }

@@ -1,10 +1,7 @@
 //! The small trained model against its reference run: token ids and logits in float32, answers and divergence with
 //! the packed cache.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Bench, argmax, open, repository};
+use crate::{Bench, Extent, Setup, Subject, argmax, open, repository};
 use overshot_backend::{Activations, IndexKeyFormat, Numerics, Wanted};
 use overshot_model::Model;
 use serde_json::Value;
@@ -13,39 +10,55 @@ use std::sync::Arc;
 
 const PROMPT_CHUNK: usize = 256;
 
-struct Prompt {
+pub struct Prompt {
     id: String,
+    /// There is one right answer.
     exact: bool,
-    prompt: Vec<u32>,
-    greedy: Vec<u32>,
+    pub prompt: Vec<u32>,
+    pub greedy: Vec<u32>,
     top5: Vec<(usize, Vec<(u32, f32)>)>,
 }
 
-fn prompts() -> Vec<Prompt> {
-    let text = std::fs::read_to_string(repository().join("models/dsv4-mini/prompts.jsonl")).unwrap();
-    let ids = |value: &Value| value.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect();
-    let parse = |line: &str| {
-        let line: Value = serde_json::from_str(line).unwrap();
-        let top5 = line["top5"].as_array().unwrap().iter().map(|top| {
-            let logits = top["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32);
-            let ids: Vec<u32> = ids(&top["ids"]);
-            (top["pos"].as_u64().unwrap() as usize, ids.into_iter().zip(logits).collect())
-        });
-        Prompt {
-            id: line["id"].as_str().unwrap().to_owned(),
-            exact: line["exact"].as_bool().unwrap_or(false),
-            prompt: ids(&line["prompt_ids"]),
-            greedy: ids(&line["greedy_ids"]),
-            top5: top5.collect(),
+impl Prompt {
+    /// All that the model comes with.
+    pub fn all() -> Vec<Prompt> {
+        let text = std::fs::read_to_string(repository().join("models/dsv4-mini/prompts.jsonl")).unwrap();
+        let ids =
+            |value: &Value| value.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect();
+        let parse = |line: &str| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            let top5 = line["top5"].as_array().unwrap().iter().map(|top| {
+                let logits = top["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32);
+                let ids: Vec<u32> = ids(&top["ids"]);
+                (top["pos"].as_u64().unwrap() as usize, ids.into_iter().zip(logits).collect())
+            });
+            Prompt {
+                id: line["id"].as_str().unwrap().to_owned(),
+                exact: line["exact"].as_bool().unwrap_or(false),
+                prompt: ids(&line["prompt_ids"]),
+                greedy: ids(&line["greedy_ids"]),
+                top5: top5.collect(),
+            }
+        };
+        text.lines().map(parse).collect()
+    }
+
+    /// Those that a subject can afford: in part, the two with the fewest tokens.
+    fn affordable(extent: Extent) -> Vec<Prompt> {
+        let mut prompts = Prompt::all();
+        if extent == Extent::Part {
+            prompts.sort_by_key(|prompt| prompt.prompt.len() + prompt.greedy.len());
+            prompts.truncate(2);
         }
-    };
-    text.lines().map(parse).collect()
+        prompts
+    }
 }
 
 /// Logits of every position of prompt and continuation (its last token is not fed), the prompt in chunks, the
 /// continuation token by token, always feeding the reference's tokens.
-fn logits(model: &Arc<Model>, numerics: Numerics, prompt: &Prompt) -> Vec<f32> {
-    let mut bench = Bench::new(model, numerics, 1, prompt.prompt.len() + prompt.greedy.len());
+fn logits(subject: &impl Subject, model: &Arc<Model>, numerics: Numerics, prompt: &Prompt) -> Vec<f32> {
+    let setup = Setup::new(numerics, 1, prompt.prompt.len() + prompt.greedy.len());
+    let mut bench = Bench::start(subject, model, setup);
     let set = bench.kv.create().unwrap();
     let mut logits = bench.feed(set, &prompt.prompt, &[PROMPT_CHUNK]);
     logits.extend(bench.feed(set, &prompt.greedy[..prompt.greedy.len() - 1], &[1]));
@@ -78,38 +91,39 @@ struct Mode {
 }
 
 /// The default on all prompts, others where they cost little and matter: index keys are chosen among only beyond 512
-/// tokens. With `OVERSHOT_ALL_PROMPTS` set, all on all.
-fn modes() -> [Mode; 4] {
+/// tokens. With `OVERSHOT_ALL_PROMPTS` set, all on all. In part, the default alone.
+fn modes(extent: Extent) -> Vec<Mode> {
     let with_keys = |index_keys| Numerics { index_keys, ..Numerics::default() };
     let trained = Numerics { act: Activations::E4m3, ..with_keys(IndexKeyFormat::Fp4) };
-    [
+    let modes = [
         (Numerics::default(), 0..usize::MAX, 0.02),
         (with_keys(IndexKeyFormat::Bf16), 500..1000, 0.02),
         (with_keys(IndexKeyFormat::Fp4), 500..2000, 0.02),
         // Only part of the training rounded activations, and none of it all of them.
         (trained, 0..500, 0.05),
-    ]
-    .map(|(numerics, lengths, kl_max)| match std::env::var_os("OVERSHOT_ALL_PROMPTS") {
-        Some(_) => Mode { numerics, lengths: 0..usize::MAX, kl_max },
-        None => Mode { numerics, lengths, kl_max },
-    })
+    ];
+    let all_prompts = std::env::var_os("OVERSHOT_ALL_PROMPTS").is_some();
+    let mode = |(numerics, lengths, kl_max)| {
+        let lengths = if all_prompts { 0..usize::MAX } else { lengths };
+        Mode { numerics, lengths, kl_max }
+    };
+    modes.into_iter().take(extent.choose(4, 1)).map(mode).collect()
 }
 
 /// In float32 every prompt is continued as by the reference, with its logits; rounded, right answers stay right and
-/// the distribution close. One test, because a float32 run of all prompts takes a while and serves both.
-#[test]
-fn prompts_are_continued_as_by_the_reference_and_roundings_change_little() {
+/// the distribution close. One scenario, because a float32 run of all prompts takes a while and serves both.
+pub fn prompts_are_continued_as_by_the_reference(subject: &impl Subject) {
     let model = open("models/dsv4-mini");
     let vocab = model.spec.vocab_size;
-    let modes = modes();
-    let mut totals = modes.each_ref().map(|_| Divergence::default());
+    let modes = modes(subject.extent());
+    let mut totals: Vec<Divergence> = modes.iter().map(|_| Divergence::default()).collect();
     let mut worst = 0.0_f32;
-    for prompt in prompts() {
-        let exact = logits(&model, Numerics::EXACT, &prompt);
+    for prompt in Prompt::affordable(subject.extent()) {
+        let exact = logits(subject, &model, Numerics::EXACT, &prompt);
         worst = worst.max(check_against_reference(&prompt, &exact, vocab));
         for (mode, total) in modes.iter().zip(&mut totals) {
             if mode.lengths.contains(&prompt.prompt.len()) {
-                total.add_prompt(&prompt, &exact, &logits(&model, mode.numerics, &prompt), vocab);
+                total.add_prompt(&prompt, &exact, &logits(subject, &model, mode.numerics, &prompt), vocab);
             }
         }
     }
@@ -186,11 +200,11 @@ fn kl(p: &[f32], q: &[f32]) -> f64 {
 }
 
 /// The greedy continuation is the model's own, not only the reference's tokens fed back: decode for real once.
-#[test]
-fn a_prompt_decodes_on_its_own() {
+pub fn a_prompt_decodes_on_its_own(subject: &impl Subject) {
     let model = open("models/dsv4-mini");
-    let prompt = prompts().swap_remove(17);
-    let mut bench = Bench::new(&model, Numerics::default(), 1, prompt.prompt.len() + prompt.greedy.len());
+    let prompt = Prompt::all().swap_remove(subject.extent().choose(17, 3));
+    let setup = Setup::new(Numerics::default(), 1, prompt.prompt.len() + prompt.greedy.len());
+    let mut bench = Bench::start(subject, &model, setup);
     let set = bench.kv.create().unwrap();
     let vocab = model.spec.vocab_size;
     let mut row = bench.feed(set, &prompt.prompt, &[PROMPT_CHUNK]);

@@ -1,34 +1,18 @@
 //! Mutated checkpoints that are accepted all the same: whatever the numbers, a step ends with an answer for every
 //! row, and a row that has no number to draw from says so.
-//!
-//! The suite runs the same cases every time. `OVERSHOT_FUZZ_CASES` asks for another number of other cases;
-//! `OVERSHOT_FUZZ_SEED` repeats the run that printed it.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Bench, Checkpoint};
+use crate::{Bench, Checkpoint, Setup, Subject};
 use fastrand::Rng;
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
-use overshot_backend_cpu::Isa;
 use overshot_model::Model;
 use safetensors::Dtype;
 use std::sync::Arc;
 
-const SUITE_CASES: u64 = 200;
-const SUITE_SEED: u64 = 7;
-
-#[test]
-fn accepted_mutations_run() {
-    let asked = |variable: &str| std::env::var(variable).ok().map(|text| text.parse::<u64>().unwrap());
-    let own_cases = asked("OVERSHOT_FUZZ_CASES");
-    let fresh = || if own_cases.is_some() { fastrand::u64(..) } else { SUITE_SEED };
-    let seed = asked("OVERSHOT_FUZZ_SEED").unwrap_or_else(fresh);
-    println!("OVERSHOT_FUZZ_SEED={seed}");
+/// Tries so many mutations from this seed.
+pub fn accepted_mutations_run(subject: &impl Subject, cases: u64, seed: u64) {
     let mut random = Rng::with_seed(seed);
     let checkpoint = Checkpoint::read("fixtures/tiny-fp8fp4");
     let (mut accepted, mut failed) = (0, 0);
-    let cases = own_cases.unwrap_or(SUITE_CASES);
     for case in 0..cases {
         let mut mutated = checkpoint.clone();
         for _ in 0..random.usize(1..4) {
@@ -36,7 +20,7 @@ fn accepted_mutations_run() {
         }
         let Ok(model) = mutated.load() else { continue };
         accepted += 1;
-        failed += usize::from(runs_to_a_failure(&mut random, &Arc::new(model), case));
+        failed += usize::from(runs_to_a_failure(subject, &mut random, &Arc::new(model), case));
     }
     println!("{accepted} of {cases} accepted, {failed} of those without a token");
     assert!(accepted * 4 >= cases, "{accepted} of {cases} accepted: too few to mean anything");
@@ -76,18 +60,18 @@ fn other_dtype(random: &mut Rng, dtype: Dtype) -> Dtype {
 }
 
 /// Runs a few tokens and wants one; whether there was none.
-fn runs_to_a_failure(random: &mut Rng, model: &Arc<Model>, case: u64) -> bool {
+fn runs_to_a_failure(subject: &impl Subject, random: &mut Rng, model: &Arc<Model>, case: u64) -> bool {
     let numerics = Numerics {
         kv: [KvFormat::F32, KvFormat::Fp8][random.usize(0..2)],
         index_keys: [IndexKeyFormat::F32, IndexKeyFormat::Bf16, IndexKeyFormat::Fp8, IndexKeyFormat::Fp4]
             [random.usize(0..4)],
         act: [Activations::Exact, Activations::E4m3][random.usize(0..2)],
     };
-    let isa = [Isa::detect(), Isa::Scalar][random.usize(0..2)];
+    let setup = Setup::new(numerics, 2, 64).varied(random.u64(..));
     // Now and then long enough for selection in earnest.
     let count = if random.u8(0..16) == 0 { 45 } else { 3 };
     let tokens: Vec<u32> = (0..count).map(|_| random.u32(0..model.spec.vocab_size as u32)).collect();
-    let mut bench = Bench::with(model, numerics, 2, 64, Some(1), isa);
+    let mut bench = Bench::start(subject, model, setup);
     let [set, again] = [(); 2].map(|()| bench.kv.create().unwrap());
     let logits = bench.feed(set, &tokens, &[usize::MAX]);
     assert_eq!(logits.len(), count * model.spec.vocab_size, "case {case}");
