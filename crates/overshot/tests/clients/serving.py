@@ -29,14 +29,15 @@ PARAMETERS = {
 }
 
 
-class Dot(pydantic.BaseModel):
+class Dot(pydantic.BaseModel, extra="forbid"):
     color: Literal["red", "green"]
 
 
-class Picture(pydantic.BaseModel):
-    """What the built-in model would never say by itself, and short: every answer is whole."""
+class Picture(pydantic.BaseModel, extra="forbid"):
+    """What the built-in model would never say by itself, and short: every answer is whole. Anthropic's client tells the
+    server no bounds of numbers, only those of enumerations."""
 
-    row: int = pydantic.Field(ge=0, le=99)
+    row: Literal[1, 2, 3]
     dot: Dot
     is_final: bool
 
