@@ -5,6 +5,7 @@ use super::PATIENCE;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 /// A whole response.
 pub struct Answer {
@@ -58,6 +59,12 @@ impl Exchange {
         // A server that refuses early does not read the rest.
         let _ = (&socket).write_all(request.as_bytes());
         Exchange { reader: BufReader::new(socket.try_clone().unwrap()), socket }
+    }
+
+    /// Waits as long as that for each piece of the response.
+    pub fn within(self, patience: Duration) -> Exchange {
+        self.socket.set_read_timeout(Some(patience)).unwrap();
+        self
     }
 
     pub fn whole(self) -> Answer {
