@@ -259,7 +259,7 @@ mod tests {
         let unit = fs::read_to_string(root().join("packaging/overshot.service")).unwrap();
         let stop: u64 =
             unit.split("TimeoutStopSec=").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
-        let serve = fs::read_to_string(root().join("crates/overshot/src/serve.rs")).unwrap();
+        let serve = fs::read_to_string(root().join("crates/overshot/src/serve_options.rs")).unwrap();
         let drain =
             serve.split("drain_seconds: u32").next().unwrap().rsplit("default_value = \"").next().unwrap();
         let drain: u64 = drain.split('"').next().unwrap().parse().unwrap();
