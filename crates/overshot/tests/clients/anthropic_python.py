@@ -13,7 +13,8 @@ import threading
 import anthropic
 
 import serving
-from serving import CALLED, CALLS, Picture
+from picture import Picture
+from serving import CALLED, CALLS
 
 TOOL = {"name": "read_meter", "description": "Reads.", "input_schema": serving.PARAMETERS}
 QUESTION = [{"role": "user", "content": "Hello?"}]

@@ -14,7 +14,8 @@ import threading
 import openai
 
 import serving
-from serving import CALLED, CALLS, Picture
+from picture import Picture
+from serving import CALLED, CALLS
 
 TOOL = {"type": "function", "function": {"name": "read_meter", "parameters": serving.PARAMETERS}}
 QUESTION = [{"role": "user", "content": "Hello?"}]

@@ -7,9 +7,6 @@ import pathlib
 import re
 import subprocess
 import tempfile
-from typing import Literal
-
-import pydantic
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[4]
 
@@ -27,19 +24,6 @@ PARAMETERS = {
     "type": "object",
     "properties": {"id": {"type": "string"}, "scale": {"type": "number"}, "on": {"type": "boolean"}},
 }
-
-
-class Dot(pydantic.BaseModel, extra="forbid"):
-    color: Literal["red", "green"]
-
-
-class Picture(pydantic.BaseModel, extra="forbid"):
-    """What the built-in model would never say by itself, and short: every answer is whole. Anthropic's client tells the
-    server no bounds of numbers, only those of enumerations."""
-
-    row: Literal[1, 2, 3]
-    dot: Dot
-    is_final: bool
 
 
 @contextlib.contextmanager
