@@ -3,40 +3,30 @@
 A page that asks another host for anything, logs an error or lets an exception escape fails its check.
 """
 
-import contextlib
 import json
+import pathlib
 import re
-import subprocess
-import tempfile
+import sys
 import urllib.parse
 import urllib.request
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "clients"))
+import serving as servers
 
 # Longer than anything here may take on a busy machine.
 PATIENCE_MS = 30_000
 
 
-@contextlib.contextmanager
+# Nobody waits for an answer that a check has left.
+AT_ONCE = ("--drain-seconds", "0")
+
+
 def serving(overshot, *flags):
-    """The URL of a server that runs as long as the block."""
-    command = [overshot, "serve", "--port", "0", "--drain-seconds", "0", *flags]
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    try:
-        line = server.stdout.readline().strip()
-        assert line.startswith("listening on http://"), f"no server: {line!r}"
-        yield line.removeprefix("listening on ")
-    finally:
-        server.terminate()
-        server.wait(30)
+    return servers.serving(overshot, *AT_ONCE, *flags)
 
 
-@contextlib.contextmanager
-def playing(overshot, lines, *flags):
-    """The URL of a server that plays these answers, in this order."""
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-        file.writelines(json.dumps({"chunks": line}) + "\n" for line in lines)
-        file.flush()
-        with serving(overshot, "--backend", f"scripted:{file.name}", *flags) as url:
-            yield url
+def playing(overshot, answers, *flags):
+    return servers.playing(overshot, answers, *AT_ONCE, *flags)
 
 
 def metric(url, name):
