@@ -219,6 +219,10 @@ fn a_call_cut_by_a_limit_is_sent_as_far_as_it_came() {
         ("<｜DSML｜parameter name=\"scale\" string=\"false\">one \"", "{\"scale\": \"one \\\""),
         ("<｜DSML｜parameter name=\"input\" string=\"false\">{\"a\"", "{\"input\": {\"a\""),
         ("<｜DSML｜parameter na", ""),
+        ("<", ""),
+        ("</", ""),
+        ("<｜DSML｜parameter name=\"id\" string=\"true\">A</｜DSML｜parameter>\n<", "{\"id\": \"A\""),
+        ("<｜DSML｜parameter name=\"id\" string=\"true\">A</｜DSML｜parameter>\n</", "{\"id\": \"A\""),
     ] {
         let message = parse(&format!("{head}{tail}"), Start::Content, End::Limit);
         assert_eq!(message.finish_reason, FinishReason::Length, "{tail}");
@@ -226,6 +230,21 @@ fn a_call_cut_by_a_limit_is_sent_as_far_as_it_came() {
         assert_eq!(message.tool_calls.len(), 1, "{tail}");
         assert_eq!(message.tool_calls[0].arguments, arguments, "{tail}");
         assert_eq!(message.tool_calls[0].exact, None);
+    }
+}
+
+#[test]
+fn a_bracket_that_the_end_cut_between_tags_began_one() {
+    let calls = format!("\n\n<｜DSML｜tool_calls>\n{}", invoke("stop", ""));
+    for (tail, unparsed) in [("<", ""), ("</", ""), ("</｜DSML｜tool", ""), ("so: </", "so: </")] {
+        for output in [format!("{calls}{tail}"), format!("{calls}{tail}{EOS}")] {
+            for end in [End::Stop, End::Limit] {
+                let message = parse(&output, Start::Content, end);
+                assert_eq!(message.finish_reason, FinishReason::ToolCalls, "{tail}");
+                assert_eq!(message.unparsed_tool_text, unparsed, "{tail}");
+                assert_eq!((message.tool_calls.len(), message.content.as_str()), (1, ""), "{tail}");
+            }
+        }
     }
 }
 

@@ -151,6 +151,9 @@ impl Block {
             self.junk.push_str(text);
             return Flow::Inside;
         }
+        if let (true, Lexeme::Tail(text)) = (self.in_junk, lexeme) {
+            self.junk.push_str(text);
+        }
         self.in_junk = false;
         match lexeme {
             Lexeme::Tag { tag: Tag::OpenInvoke { name }, raw } => self.begin_call(name, raw, tools, out),
@@ -165,7 +168,7 @@ impl Block {
             Lexeme::Tag { tag: Tag::OpenBlock, raw } | Lexeme::Broken { raw } => {
                 self.junk.push_str(&raw.text())
             }
-            // Stray closing tags, markers, a tag cut by the end.
+            // Stray closing tags, markers, a tag or its first character cut by the end.
             _ => {}
         }
         Flow::Inside
@@ -188,6 +191,7 @@ impl Block {
         let in_value = call.in_value();
         match lexeme {
             Lexeme::Text(text) if in_value => call.value_text(text, out),
+            Lexeme::Tail(text) if in_value => call.value_text(text, out),
             Lexeme::Text(text) if is_blank(text) => {}
             Lexeme::Tag { tag: Tag::OpenParameter { key, kind }, .. } if !in_value => {
                 call.open_parameter(key, *kind, out)
@@ -203,7 +207,7 @@ impl Block {
                 self.place = Place::Between;
                 return Flow::Inside;
             }
-            Lexeme::Special(_) | Lexeme::OtherToken(_) | Lexeme::Begun { .. } => {}
+            Lexeme::Special(_) | Lexeme::OtherToken(_) | Lexeme::Begun { .. } | Lexeme::Tail(_) => {}
             _ => {
                 out.push(Delta::ToolCallWithdrawn { index: call.index() });
                 self.place = Place::Skipping(Skip::BrokenCall);

@@ -49,6 +49,8 @@ pub enum Lexeme {
     Begun {
         raw: Pieces,
     },
+    /// A `<` or `</` that the end of the output cut: a tag's beginning where only tags stand, text elsewhere.
+    Tail(&'static str),
 }
 
 impl Lexeme {
@@ -56,6 +58,7 @@ impl Lexeme {
     pub fn append_to(&self, out: &mut Pieces) {
         match self {
             Lexeme::Text(text) => out.push_text(text),
+            Lexeme::Tail(text) => out.push_text(text),
             Lexeme::Special(special) => out.special(*special),
             Lexeme::OtherToken(text) => out.template(text),
             Lexeme::Tag { raw, .. } | Lexeme::Broken { raw } | Lexeme::Begun { raw } => out.extend(raw),
@@ -162,14 +165,14 @@ impl Lexer {
         opening
     }
 
-    /// The end of the output: a held `<` is text, a begun tag is `Begun`.
+    /// The end of the output: what was held for the rest of a tag.
     pub fn finish(&mut self, out: &mut Vec<Lexeme>) {
         if let Some(tag) = self.tag.take() {
             out.push(Lexeme::Begun { raw: tag.raw() });
         }
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
-            out.push(Lexeme::Text(held.to_string()));
+            out.push(Lexeme::Tail(held));
         }
     }
 }

@@ -274,6 +274,7 @@ impl PieceParser {
     fn content(&mut self, lexeme: &Lexeme, out: &mut Deltas) {
         match lexeme {
             Lexeme::Text(text) => self.text(text, out),
+            Lexeme::Tail(text) => self.text(text, out),
             Lexeme::Tag {
                 tag: Tag::OpenBlock | Tag::OpenInvoke { .. } | Tag::OpenParameter { .. }, ..
             } => {
