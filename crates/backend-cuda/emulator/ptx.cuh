@@ -2,6 +2,9 @@
 // need not know. Shared addresses are offsets into this library's thread-local storage.
 #pragma once
 #include "types.cuh"
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
 
 namespace emulator {
 
@@ -21,11 +24,14 @@ template <typename T> inline void store_shared(u32 address, T v) {
 }
 
 inline float number_of_f16(u16 v) {
-    const u32 sign = (u32)(v & 0x8000) << 16, exponent = v >> 10 & 31, fraction = v & 1023;
-    if (exponent == 31) return same_bits<float>(sign | 0x7f800000u | fraction << 13);
-    if (exponent) return same_bits<float>(sign | (exponent + 112) << 23 | fraction << 13);
-    const float small = float(fraction) * 0x1p-24f;
-    return sign ? -small : small;
+#if defined(__F16C__)
+    return _cvtsh_ss(v);
+#else
+    // Its bits, where a float's are, are 2^-112 of it, subnormals included.
+    const u32 bits = (v & 0x7fffu) << 13, sign = (u32)(v & 0x8000) << 16;
+    const float size = same_bits<float>(bits) * 0x1p112f;
+    return same_bits<float>(sign | ((v & 0x7c00) == 0x7c00 ? bits | 0x7f800000u : same_bits<u32>(size)));
+#endif
 }
 inline float number_of_bf16(u16 v) { return same_bits<float>((u32)v << 16); }
 inline u16 bf16_of(float x) {
@@ -42,14 +48,12 @@ inline double round_to(double x, int fraction_bits, int least) {
     return ldexp(nearbyint(ldexp(x, -unit)), unit);
 }
 inline u16 f16_of(float x) {
-    const u16 sign = u16(same_bits<u32>(x) >> 16 & 0x8000);
-    if (x != x) return 0x7fff;
-    const double r = fabs(round_to(x, 10, -14));
-    if (r >= 65536) return sign | 0x7c00;
-    if (r < 0x1p-14) return sign | u16(r * 0x1p24);
-    int exponent;
-    const double fraction = frexp(r, &exponent);
-    return sign | u16((exponent + 14) << 10 | int(fraction * 2048 - 1024));
+    const u32 bits = same_bits<u32>(x), size = bits & 0x7fffffffu;
+    const u16 sign = u16(bits >> 16 & 0x8000);
+    if (size > 0x7f800000u) return 0x7fff;
+    if (size >= 0x477ff000u) return sign | 0x7c00;                   // 65,520 and beyond
+    if (size < 0x38800000u) return sign | u16(same_bits<u32>(same_bits<float>(size) + 0.5f) - 0x3f000000u);   // below 2^-14: units of 2^-24
+    return sign | u16((size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13);
 }
 inline u8 e4m3_of(float x) {
     const u8 sign = u8(same_bits<u32>(x) >> 24 & 0x80);
@@ -94,36 +98,45 @@ inline void load_matrices(u32 (&r)[4], u32 address, bool transposed) {
     });
 }
 
-struct Fragments { float* c; const u32* a; u32 b0, b1; };
-// c[16 x 8] += a[16 x 16] b[16 x 8]. The device does not say in which order it adds; here products are exact and summed in
-// float64 before one rounding.
-template <float (*NUMBER)(u16)> inline void multiply(const char* what, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    Fragments own{c, a, b0, b1};
+struct Fragments { float* c; const u32* a[4]; u32 b[4]; };
+// c[16 x 8] += a[16 x 16] b[16 x 8], of step `s`; steps 2 and 3 have the b of 0 and 1. The device does not say in which order
+// it adds; here products are exact and summed in float64 before one rounding.
+template <float (*NUMBER)(u16)> inline void multiply_lanes(void** all, int s) {
+    static thread_local double left[16][16], right[16][8], sum[16][8];
+    u32 bits[16] = {};
+    for (int lane = 0; lane < 32; lane++) {
+        const auto& f = *static_cast<Fragments*>(all[lane]);
+        const u32 b[2] = {f.b[s % 2 * 2], f.b[s % 2 * 2 + 1]};
+        const int g = lane / 4, t = lane % 4 * 2;
+        for (int i = 0; i < 4; i++) {
+            const u32 two = f.a[s][i];
+            const int row = g + i % 2 * 8, k = t + i / 2 * 8;
+            bits[row] |= two & 0x7fff7fffu;
+            left[row][k] = two ? NUMBER(u16(two)) : 0.f;
+            left[row][k + 1] = two ? NUMBER(u16(two >> 16)) : 0.f;
+            sum[row][t + i / 2] = f.c[i % 2 * 2 + i / 2];
+        }
+        for (int i = 0; i < 2; i++) {
+            right[t + 8 * i][g] = NUMBER(u16(b[i]));
+            right[t + 8 * i + 1][g] = NUMBER(u16(b[i] >> 16));
+        }
+    }
+    double probe = 0;                     // no number if one of `right` is none
+    for (int k = 0; k < 16; k++)
+        for (int column = 0; column < 8; column++) probe += right[k][column] * 0.;
+    // Eight columns at once: the host's compiler makes vectors of them. Rows of zeros alone add nothing to numbers.
+    for (int row = 0; row < 16; row++) {
+        if (!bits[row] && probe == 0) continue;
+        for (int k = 0; k < 16; k++)
+            for (int column = 0; column < 8; column++) sum[row][column] += left[row][k] * right[k][column];
+    }
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            static_cast<Fragments*>(all[lane])->c[i] = float(sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+}
+template <float (*NUMBER)(u16), int STEPS> inline void multiply(const char* what, Fragments own) {
     meet(what, ~0u, &own, [](void** all, uint32_t) {
-        static thread_local float left[16][16], right[8][16];
-        for (int lane = 0; lane < 32; lane++) {
-            const auto& f = *static_cast<Fragments*>(all[lane]);
-            const int g = lane / 4, t = lane % 4 * 2;
-            for (int i = 0; i < 2; i++) {
-                const int shift = 16 * i;
-                left[g][t + i] = NUMBER(u16(f.a[0] >> shift));
-                left[g + 8][t + i] = NUMBER(u16(f.a[1] >> shift));
-                left[g][t + 8 + i] = NUMBER(u16(f.a[2] >> shift));
-                left[g + 8][t + 8 + i] = NUMBER(u16(f.a[3] >> shift));
-                right[g][t + i] = NUMBER(u16(f.b0 >> shift));
-                right[g][t + 8 + i] = NUMBER(u16(f.b1 >> shift));
-            }
-        }
-        for (int lane = 0; lane < 32; lane++) {
-            const auto& f = *static_cast<Fragments*>(all[lane]);
-            for (int i = 0; i < 4; i++) {
-                const float* row = left[lane / 4 + i / 2 * 8];
-                const float* column = right[lane % 4 * 2 + i % 2];
-                double sum = f.c[i];
-                for (int k = 0; k < 16; k++) sum += double(row[k]) * column[k];
-                f.c[i] = float(sum);
-            }
-        }
+        for (int s = 0; s < STEPS; s++) multiply_lanes<NUMBER>(all, s);
     });
 }
 
@@ -166,8 +179,14 @@ inline u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(
 
 inline void load_matrices(u32 (&r)[4], u32 address) { emulator::load_matrices(r, address, false); }
 inline void load_matrices_transposed(u32 (&r)[4], u32 address) { emulator::load_matrices(r, address, true); }
-inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulator::multiply<emulator::number_of_f16>("mma f16", c, a, b0, b1); }
-inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulator::multiply<emulator::number_of_bf16>("mma bf16", c, a, b0, b1); }
+inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulator::multiply<emulator::number_of_f16, 1>("mma f16", {c, {a}, {b0, b1}}); }
+inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulator::multiply<emulator::number_of_bf16, 1>("mma bf16", {c, {a}, {b0, b1}}); }
+inline void mma_f16_twice(float (&c)[4], const u32 (&a0)[4], const u32 (&a1)[4], u32 b0, u32 b1) {
+    emulator::multiply<emulator::number_of_f16, 2>("mma f16 twice", {c, {a0, a1}, {b0, b1, b0, b1}});
+}
+inline void mma_f16_k32_twice(float (&c)[4], const u32 (&a0)[2][4], const u32 (&a1)[2][4], const u32 (&b)[4]) {
+    emulator::multiply<emulator::number_of_f16, 4>("mma f16 k32 twice", {c, {a0[0], a0[1], a1[0], a1[1]}, {b[0], b[1], b[2], b[3]}});
+}
 
 inline u32 f16x2_of_e4m3x2(u16 v) { return emulator::f16_of_e4m3((u8)v) | (u32)emulator::f16_of_e4m3((u8)(v >> 8)) << 16; }
 inline void f16x4_of_e4m3x4(u32 v, u32& low, u32& high) {

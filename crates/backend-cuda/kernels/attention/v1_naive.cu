@@ -1,14 +1,13 @@
 // Attention of every token of a step, prompt or answer: over its window and the compressed entries it may see.
-// Version 1: a block a head and token; a thread a key for the scores, a thread 4 dims for the values.
+// Version 1: a block a head and token; a thread a key for the scores, a thread 4 dims for the values. It serves float32
+// entries; packed ones have version 2. What comes before and after attention is here for both.
 //
 // Latents of this step are read from `latents`, earlier ones from the pages: a long row overwrites the ring while its
 // own first tokens still need what was there, so `append_window` runs afterwards for those (before, for rows of up to
 // 128 tokens: what reads the ring alone then finds all of it).
-#include "step.cuh"
+#include "attention.cuh"
 
 constexpr int THREADS = 128, CHUNK = 1024, SHORT_ROW = RING - WINDOW;
-
-enum Entries : int { ENTRIES_NONE, ENTRIES_ALL, ENTRIES_SELECTED };
 
 struct LatentsArgs {
     Step step;
@@ -70,21 +69,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) append_window(const __grid
         else page[RING * PACKED_DATA + slot * PACKED_SCALES + i - PACKED_DATA] = from[i];
     }
 }
-
-struct AttentionArgs {
-    Step step;
-    const float* q;                  // [tokens, heads, 512]: products of wq_b
-    const float* sink;               // [heads]
-    const float* latents;            // [tokens, 512]
-    Pages window, entries;
-    const int* selected;             // [tokens, selected_stride]
-    const int* counts;               // [tokens]
-    float* out;                      // [tokens, heads, 512]: rotated back
-    int heads, selected_stride;
-    int kind;                        // Entries
-    int pool, ratio, compressed;
-    float rms_eps, scale;
-};
 
 // Where one key of a query lies.
 struct Key {

@@ -224,7 +224,7 @@ pub struct Window {
     pub unused: i32,
 }
 
-/// `Entries` of `kernels/attention/v1_naive.cu`.
+/// `Entries` of `kernels/attention/attention.cuh`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(i32)]
 pub enum Entries {
@@ -241,6 +241,7 @@ pub struct Attention {
     pub q: DeviceAddress,
     pub sink: DeviceAddress,
     pub latents: DeviceAddress,
+    pub packed: DeviceAddress,
     pub window: Pages,
     pub entries: Pages,
     pub selected: DeviceAddress,

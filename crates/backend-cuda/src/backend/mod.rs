@@ -6,9 +6,9 @@
 //! changes. One device draws its tokens itself; several
 //! meet on the host, for sums and for draws. Not here yet: graphs, meetings without the host.
 
-mod arguments;
+pub(crate) mod arguments;
 mod inputs;
-mod kernels;
+pub(crate) mod kernels;
 mod pools;
 mod rank;
 mod sampling;
@@ -16,7 +16,7 @@ mod step;
 mod weights;
 mod workspace;
 
-pub use kernels::sources;
+pub use kernels::{attention_tiles_shape, sources};
 pub use rank::RankError;
 
 use crate::gpu::{Gpu, GpuError};

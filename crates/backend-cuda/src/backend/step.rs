@@ -320,6 +320,7 @@ impl Step<'_> {
             q: w.q.address(),
             sink: layer.sink,
             latents: w.latents.address(),
+            packed: w.packed.address(),
             window: self.pools.window(place.index),
             entries: match kind {
                 LayerKind::Window => args::Pages::default(),
@@ -337,7 +338,14 @@ impl Step<'_> {
             rms_eps: self.spec.rms_eps,
             scale: (HEAD_DIM as f32).powf(-0.5),
         };
-        Ok(self.kernels.attention.launch(Grid(heads as u32, self.tokens() as u32, 1), &attention)?)
+        if self.numerics.kv == KvFormat::F32 {
+            let grid = Grid(heads as u32, self.tokens() as u32, 1);
+            return Ok(self.kernels.attention.launch(grid, &attention)?);
+        }
+        let head_tiles = heads.div_ceil(16);
+        let m_tiles = attention_m_tiles(kind, head_tiles, self.tokens(), self.layout.rows);
+        let grid = Grid((self.tokens() * head_tiles).div_ceil(m_tiles) as u32, 1, 1);
+        Ok(self.kernels.attention_tiles[m_tiles - 1].launch(grid, &attention)?)
     }
 
     /// The grouped output projection, then the common one.
@@ -460,6 +468,12 @@ impl Step<'_> {
         let hidden = w.hidden.address();
         self.dense(&[self.job(weights.head, hidden, hidden, out)], tokens.len())
     }
+}
+
+/// Query tiles of a block, where that is two only if they mostly share their keys.
+fn attention_m_tiles(kind: LayerKind, head_tiles: usize, tokens: usize, rows: usize) -> usize {
+    let token_pairs_share = kind != LayerKind::Csa && tokens >= 2 * rows;
+    if head_tiles.is_multiple_of(2) || token_pairs_share { 2 } else { 1 }
 }
 
 /// The sum of all ranks' first `len` numbers, by way of the host.

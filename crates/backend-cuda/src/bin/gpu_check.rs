@@ -1,18 +1,19 @@
-//! `gpu-check run`: every decode kernel against float64, then timed. `gpu-check build FOLDER ARCHITECTURE...`: cubins
+//! `gpu-check run`: every decode kernel against float64, then timed; `gpu-check prefill`: attention of many tokens likewise. `gpu-check build FOLDER ARCHITECTURE...`: cubins
 //! for a machine that has a GPU but no compiler; `gpu-check archive FILE`: the kernels of a release, for the build to put into
 //! the binary. Both need NVRTC, no GPU.
 
 use overshot_backend_cuda::archive;
 use overshot_backend_cuda::cubins::{Cubins, Source};
 use overshot_backend_cuda::cuda::Compiler;
-use overshot_backend_cuda::selftest::{self, Options};
+use overshot_backend_cuda::selftest::{self, Options, prefill};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE... [--only NAME]...
        gpu-check archive FILE
        gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...
-                     [--decode-kernel NAME[:PARTS]] [--case NAME]... [--suite main|steps|few|large|long|uneven]... [--prices ROW,PART]";
+                     [--decode-kernel NAME[:PARTS]] [--case NAME]... [--suite main|steps|few|large|long|uneven]... [--prices ROW,PART]
+       gpu-check prefill [--seed N] [--rounds N]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         Some((command, rest)) if command == "build" => build(rest),
         Some((command, [file])) if command == "archive" => write_archive(file),
         Some((command, rest)) if command == "run" => run(rest),
+        Some((command, rest)) if command == "prefill" => check_prefill(rest),
         _ => Err(USAGE.into()),
     };
     match outcome {
@@ -104,6 +106,21 @@ fn run(arguments: &[String]) -> Outcome {
     }
     eprintln!("seed {}", options.seed);
     Ok(selftest::run(&options, &mut *out)?)
+}
+
+fn check_prefill(arguments: &[String]) -> Outcome {
+    let mut options = prefill::Options { seed: fastrand::u64(..), rounds: 15 };
+    let mut rest = arguments.iter();
+    while let Some(flag) = rest.next() {
+        let value = rest.next().ok_or_else(|| format!("{flag} needs a value\n{USAGE}"))?;
+        match flag.as_str() {
+            "--seed" => options.seed = value.parse()?,
+            "--rounds" => options.rounds = value.parse()?,
+            _ => return Err(format!("unknown flag {flag}\n{USAGE}").into()),
+        }
+    }
+    eprintln!("seed {}", options.seed);
+    Ok(prefill::run(&options, &mut std::io::stdout())?)
 }
 
 fn prices(value: &str) -> Result<[i32; 2], Box<dyn std::error::Error>> {

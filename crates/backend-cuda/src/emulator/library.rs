@@ -68,8 +68,11 @@ impl Compiler {
         let version = String::from_utf8_lossy(&output.stdout).into_owned();
         let mut flags = FLAGS.to_vec();
         #[cfg(target_arch = "x86_64")]
-        if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
-            flags.extend(["-mavx2", "-mfma"]);
+        if std::is_x86_feature_detected!("avx2")
+            && std::is_x86_feature_detected!("fma")
+            && std::is_x86_feature_detected!("f16c")
+        {
+            flags.extend(["-mavx2", "-mfma", "-mf16c"]);
         }
         Ok(Compiler { version, flags, folder: std::env::temp_dir().join("overshot-emulator") })
     }

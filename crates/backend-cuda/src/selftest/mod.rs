@@ -7,6 +7,7 @@
 mod device_case;
 mod inputs;
 pub mod matmul;
+pub mod prefill;
 mod reference;
 mod report;
 mod resources;

@@ -34,7 +34,7 @@ impl Finding {
 }
 
 /// `answer` against `exact`, of which each may be off by its `allowed`.
-fn find(answer: &[f32], exact: &[f64], allowed: impl Fn(usize) -> f64) -> Finding {
+pub(super) fn find(answer: &[f32], exact: &[f64], allowed: impl Fn(usize) -> f64) -> Finding {
     let mut finding = Finding {
         worst: 0.0,
         not_finite: 0,

@@ -1,0 +1,92 @@
+//! The kernels on the emulator: what `gpu-check` asks of a GPU, with smaller shapes.
+
+use super::attention::load_tiles;
+use super::*;
+use crate::emulator::{EmulatedGpu, Order};
+use crate::gpu::Gpu;
+use fastrand::Rng;
+use std::sync::Arc;
+
+/// `None`, said loudly, where there is no compiler.
+fn open(order: Order) -> Option<Arc<dyn Gpu>> {
+    match EmulatedGpu::new(order) {
+        Ok(gpu) => Some(Arc::new(gpu)),
+        Err(error) => {
+            eprintln!("SKIPPED: attention was not checked ({error})");
+            None
+        }
+    }
+}
+
+fn case(rows: &[(usize, usize)], heads: usize, seen: Seen) -> AttentionCase {
+    let rows = rows.iter().map(|&(start, tokens)| Piece { start, tokens }).collect();
+    AttentionCase { rows, heads, seen, sinks_off: 0, last_is_odd: false }
+}
+
+/// Both numbers of tiles, which must give the same bits.
+fn assert_right(gpu: &Arc<dyn Gpu>, case: &AttentionCase, random: &mut Rng) {
+    let mut inputs = case.inputs(gpu, random).unwrap();
+    let findings = [1, 2].map(|m_tiles| {
+        let kernel = load_tiles(&**gpu, m_tiles).unwrap();
+        let finding = inputs.check(&kernel, m_tiles, 1).unwrap();
+        println!("{:.3} of what is allowed, {} not finite: {case:?}", finding.worst, finding.not_finite);
+        assert!(finding.passed(), "{} tiles, {:.3}: {case:?}", m_tiles, finding.worst);
+        finding
+    });
+    assert!(findings[0].bits == findings[1].bits, "the number of tiles shows: {case:?}");
+}
+
+#[test]
+fn every_kind_of_layer_is_right_at_its_edges() {
+    let mut random = Rng::with_seed(7);
+    let Some(gpu) = open(Order::Ascending) else { return };
+    for case in [
+        case(&[(0, 1)], 16, Seen::Nothing),
+        // In and out of the ring, over a tile's edge and the window's end, rows that share nothing.
+        case(&[(126, 4), (0, 3), (300, 1)], 3, Seen::Nothing),
+        // A row longer than what the ring could keep.
+        case(&[(250, 6)], 20, Seen::All),
+        // An entry completes in the midst of the row.
+        case(&[(382, 4), (127, 1), (5, 2)], 4, Seen::All),
+        // Fewer visible than chosen, none at all, more.
+        case(&[(0, 5), (90, 3)], 16, Seen::Selected(12)),
+        case(&[(200, 2)], 33, Seen::Selected(40)),
+        AttentionCase { sinks_off: 2, ..case(&[(40, 2)], 3, Seen::Selected(8)) },
+    ] {
+        assert_right(&gpu, &case, &mut random);
+    }
+}
+
+#[test]
+fn the_order_of_threads_does_not_show() {
+    let seed = 7;
+    let case = case(&[(140, 3), (20, 2)], 17, Seen::All);
+    let mut answers = Vec::new();
+    for order in [Order::Ascending, Order::Descending, Order::Random(seed)] {
+        let Some(gpu) = open(order) else { return };
+        let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
+        for m_tiles in [1, 2] {
+            let kernel = load_tiles(&*gpu, m_tiles).unwrap();
+            answers.push(inputs.bits(&kernel, m_tiles).unwrap());
+        }
+    }
+    assert!(answers.iter().all(|bits| *bits == answers[0]), "the order of threads shows");
+}
+
+#[test]
+fn a_latent_that_is_no_number_spoils_its_own_token_alone() {
+    let seed = 7;
+    let Some(gpu) = open(Order::Ascending) else { return };
+    let clean = case(&[(10, 2), (3, 4)], 5, Seen::Nothing);
+    let odd = AttentionCase { last_is_odd: true, ..clean.clone() };
+    for m_tiles in [1, 2] {
+        let kernel = load_tiles(&*gpu, m_tiles).unwrap();
+        let [clean, odd] = [&clean, &odd].map(|case| {
+            let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
+            inputs.bits(&kernel, m_tiles).unwrap()
+        });
+        let (last, others) = odd.split_last().unwrap();
+        assert!(last.iter().all(|bits| f32::from_bits(*bits).is_nan()), "the last token is not spoilt");
+        assert!(others == &clean[..others.len()], "{m_tiles} tiles: other tokens changed");
+    }
+}
