@@ -6,7 +6,7 @@ use crate::body;
 use crate::choice::Choice;
 use crate::error::ApiError;
 use crate::fields::{CommonFields, check_prompt_tokens, top_logprobs};
-use crate::format_fields::text_format;
+use crate::format_fields::{FormFields, text_format};
 use crate::job::{Job, Work};
 use crate::openai::{Format, OpenAi};
 use overshot_chat::Start;
@@ -32,6 +32,8 @@ pub struct TextRequest {
     common: CommonFields,
     #[serde(flatten)]
     text: TextFields,
+    #[serde(flatten)]
+    form: FormFields,
 }
 
 /// One prompt or several, as text or as token ids.

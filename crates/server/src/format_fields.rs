@@ -9,43 +9,58 @@ use overshot_grammar::{CallCount, Form};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
+use utoipa::ToSchema;
 
-#[derive(Debug, Deserialize)]
-struct FormFields {
+/// At most one of them may be there.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct FormFields {
     response_format: Option<ResponseFormat>,
-    // vLLM's words, today's and those before.
+    /// vLLM's word.
     structured_outputs: Option<StructuredOutputs>,
+    /// A schema, or its JSON text: vLLM's word before.
     guided_json: Option<Value>,
     guided_regex: Option<String>,
     guided_choice: Option<Vec<String>>,
-    guided_grammar: Option<IgnoredAny>,
-    // llama.cpp's and SGLang's.
+    /// A schema, or its JSON text: SGLang's and llama.cpp's word.
     json_schema: Option<Value>,
     regex: Option<String>,
+    // Refused by name.
+    #[schema(ignore)]
+    guided_grammar: Option<IgnoredAny>,
+    #[schema(ignore)]
     grammar: Option<IgnoredAny>,
+    #[schema(ignore)]
     ebnf: Option<IgnoredAny>,
+    #[schema(ignore)]
     structural_tag: Option<IgnoredAny>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Text, or what the answer must be.
+#[derive(Debug, Deserialize, ToSchema)]
 struct ResponseFormat {
+    #[schema(pattern = "^(text|json_object|json_schema|regex)$")]
     r#type: String,
+    /// Of the type `json_schema`.
     json_schema: Option<NamedSchema>,
+    /// Of the type `regex`.
     pattern: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 struct NamedSchema {
+    #[schema(value_type = Option<Object>)]
     schema: Option<Value>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 struct StructuredOutputs {
     json: Option<Value>,
     regex: Option<String>,
     choice: Option<Vec<String>>,
     json_object: Option<bool>,
+    #[schema(ignore)]
     grammar: Option<IgnoredAny>,
+    #[schema(ignore)]
     structural_tag: Option<IgnoredAny>,
 }
 

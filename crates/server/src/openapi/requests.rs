@@ -4,6 +4,7 @@
 #![expect(dead_code, reason = "types are what is told of")]
 
 use crate::fields::CommonFields;
+use crate::format_fields::FormFields;
 use crate::switches::ThinkingFields;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -39,9 +40,8 @@ pub struct ReadingFields {
     /// `auto`, `none`, `required`, or the one tool that must be called.
     #[schema(value_type = Option<Value>)]
     tool_choice: Option<Value>,
-    /// Text, or JSON of a given form.
-    #[schema(value_type = Option<Object>)]
-    response_format: Option<Value>,
+    #[serde(flatten)]
+    form: FormFields,
 }
 
 #[derive(ToSchema)]
