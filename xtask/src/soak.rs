@@ -1,6 +1,7 @@
-//! Runs the randomised tests for as many cases as patience allows. A randomised test reads the number of its
-//! cases from `OVERSHOT_FUZZ_CASES`; that is also how this command finds them. Or it keeps one server under many clients
-//! for a while, which is a test of its own kind. It adds no test itself.
+//! Runs the randomised tests for as many cases as patience allows. A randomised test takes cases
+//! and seeds from the crate `overshot-testing`; that is also how this command finds them. In the suite they are the same
+//! every time; here each run draws others. Or it keeps one server under many clients for a while, which is a test of its
+//! own kind. It adds no test itself.
 
 use anyhow::{Context, bail};
 use std::collections::BTreeSet;
@@ -9,6 +10,8 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 const CASES_VARIABLE: &str = "OVERSHOT_FUZZ_CASES";
+/// The crate that they take cases and seeds from.
+const TESTING: &str = "overshot_testing";
 const SERVER_VARIABLE: &str = "OVERSHOT_SOAK_SECONDS";
 
 #[derive(clap::Args)]
@@ -40,7 +43,7 @@ pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let targets: Vec<Target> =
         targets(root)?.into_iter().filter(|target| target.package.contains(wanted)).collect();
     if targets.is_empty() {
-        bail!("no test reads {CASES_VARIABLE}");
+        bail!("no test of such a package uses {TESTING}");
     }
     let mut failed = 0;
     for target in &targets {
@@ -84,10 +87,10 @@ fn run_target(root: &Path, target: &Target, cases: u64) -> anyhow::Result<bool> 
     Ok(cargo.status().context("cannot run cargo")?.success())
 }
 
-/// The test targets whose sources read the number of cases.
+/// The test targets whose sources take their cases from that crate.
 fn targets(root: &Path) -> anyhow::Result<BTreeSet<Target>> {
     let found = Command::new("git")
-        .args(["grep", "--files-with-matches", "--untracked", CASES_VARIABLE, "--", "crates/*.rs"])
+        .args(["grep", "--files-with-matches", "--untracked", TESTING, "--", "crates/*.rs"])
         .current_dir(root)
         .output()
         .context("cannot run git, which soak asks for the randomised tests")?;

@@ -1,7 +1,4 @@
 //! The suite that every backend must pass, on the CPU, whole.
-//!
-//! It runs the same cases every time. `OVERSHOT_FUZZ_CASES` asks for another number of other mutations;
-//! `OVERSHOT_FUZZ_SEED` repeats the run that printed it.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -103,10 +100,5 @@ impl Subject for AnyKernels {
 
 #[test]
 fn accepted_mutations_run() {
-    let asked = |variable: &str| std::env::var(variable).ok().map(|text| text.parse::<u64>().unwrap());
-    let own_cases = asked("OVERSHOT_FUZZ_CASES");
-    let fresh = || if own_cases.is_some() { fastrand::u64(..) } else { 7 };
-    let seed = asked("OVERSHOT_FUZZ_SEED").unwrap_or_else(fresh);
-    println!("OVERSHOT_FUZZ_SEED={seed}");
-    suite::accepted_mutations_run(&AnyKernels, own_cases.unwrap_or(200), seed);
+    suite::accepted_mutations_run(&AnyKernels, overshot_testing::cases(200) as u64, overshot_testing::seed());
 }

@@ -1,5 +1,5 @@
-//! The suite that every backend must pass, on the emulator: in part, or whole where `OVERSHOT_FUZZ_CASES` is set
-//! (`cargo xtask soak --package backend-cuda`); that takes far longer. Without a
+//! The suite that every backend must pass, on the emulator: in part, or whole in a soak
+//! (`cargo xtask soak --package backend-cuda`), which takes far longer. Without a
 //! compiler nothing runs, and says so.
 #![allow(clippy::unwrap_used)]
 
@@ -8,16 +8,13 @@ mod common;
 use common::Emulated;
 use overshot_conformance as suite;
 use overshot_conformance::Extent;
+use overshot_testing::{asked_cases, seed};
 
 /// A case takes about so many times as long as on the CPU, and a number of cases is meant for that.
-const SLOWER_THAN_CPU: u64 = 500;
-
-fn asked(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap())
-}
+const SLOWER_THAN_CPU: usize = 500;
 
 fn emulated() -> Option<Emulated> {
-    Emulated::find(asked("OVERSHOT_FUZZ_CASES").map_or(Extent::Part, |_| Extent::Whole))
+    Emulated::find(asked_cases().map_or(Extent::Part, |_| Extent::Whole))
 }
 
 #[test]
@@ -35,13 +32,13 @@ fn packed_cache_fixtures_are_met() {
 #[test]
 fn bf16_rows_are_bit_identical_alone_and_in_any_batch() {
     let Some(emulated) = emulated() else { return };
-    suite::rows_stand_alone(&emulated, "fixtures/tiny-bf16", fastrand::u64(..));
+    suite::rows_stand_alone(&emulated, "fixtures/tiny-bf16", seed());
 }
 
 #[test]
 fn fp8_and_fp4_rows_are_bit_identical_alone_and_in_any_batch() {
     let Some(emulated) = emulated() else { return };
-    suite::rows_stand_alone(&emulated, "fixtures/tiny-fp8fp4", fastrand::u64(..));
+    suite::rows_stand_alone(&emulated, "fixtures/tiny-fp8fp4", seed());
 }
 
 #[test]
@@ -109,8 +106,6 @@ fn a_prompt_decodes_on_its_own() {
 #[test]
 fn accepted_mutations_run() {
     let Some(emulated) = emulated() else { return };
-    let cases = asked("OVERSHOT_FUZZ_CASES").map_or(6, |cases| (cases / SLOWER_THAN_CPU).max(1));
-    let seed = asked("OVERSHOT_FUZZ_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("OVERSHOT_FUZZ_SEED={seed}");
-    suite::accepted_mutations_run(&emulated, cases, seed);
+    let cases = asked_cases().map_or(6, |cases| (cases / SLOWER_THAN_CPU).max(1));
+    suite::accepted_mutations_run(&emulated, cases as u64, seed());
 }

@@ -61,8 +61,7 @@ const BLOCK: Shape = Shape { threads: 256, shared_bytes: 0 };
 const ONE: Grid = Grid(1, 1, 1);
 
 fn numbers(count: usize) -> Vec<u32> {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     (0..count).map(|_| random.u32(0..1 << 20)).collect()
 }
@@ -71,7 +70,7 @@ fn numbers(count: usize) -> Vec<u32> {
 fn blocks_sum_through_shared_memory_and_shuffles_in_any_order() {
     let input = numbers(1000);
     let expected: u32 = input.iter().sum();
-    for order in [Order::Ascending, Order::Descending, Order::Random(fastrand::u64(..))] {
+    for order in [Order::Ascending, Order::Descending, Order::Random(overshot_testing::seed())] {
         let Some(gpu) = open(order) else { return };
         let out = run(&gpu, "sum", BLOCK, Grid(2, 2, 1), &input, 4).unwrap();
         assert_eq!(out, [0, 1, 2, 3].map(|block| expected + block), "{order}");

@@ -18,8 +18,7 @@ const FP8FP4: &str = "fixtures/tiny-fp8fp4";
 const BF16: &str = "fixtures/tiny-bf16";
 
 fn random_tokens(model: &Model, count: usize) -> Vec<u32> {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     (0..count).map(|_| random.u32(0..model.spec.vocab_size as u32)).collect()
 }
@@ -104,7 +103,7 @@ fn neither_chunks_nor_parts_nor_the_order_of_threads_change_a_bit() {
         let whole = run(Order::Ascending, TOKENS_MAX, &[usize::MAX]);
         let others = [
             (Order::Descending, TOKENS_MAX, &[usize::MAX][..]),
-            (Order::Random(fastrand::u64(..)), TOKENS_MAX, &[1]),
+            (Order::Random(overshot_testing::seed()), TOKENS_MAX, &[1]),
             (Order::Ascending, 7, &[20, 5]),
         ];
         for (order, tokens_max, chunks) in others {

@@ -1,5 +1,4 @@
-//! Mutated inputs of every kind: nothing panics, errors are one sentence. The number of
-//! cases of each kind is `OVERSHOT_FUZZ_CASES` (2,000 unless set).
+//! Mutated inputs of every kind: nothing panics, errors are one sentence.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +10,7 @@ use overshot_chat::{
 };
 
 fn cases() -> usize {
-    std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000)
+    overshot_testing::cases(2000)
 }
 
 /// A few edits: removed, repeated, replaced or inserted stretches.
@@ -83,8 +82,7 @@ const OUTPUTS: &[&str] = &[
 
 #[test]
 fn mutated_outputs_parse_alike_however_they_are_cut() {
-    let seed = 31;
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     for case in 0..cases() {
         let output = mutate(OUTPUTS[random.usize(0..OUTPUTS.len())], MARKUP, &mut random);
@@ -106,8 +104,7 @@ fn mutated_outputs_parse_alike_however_they_are_cut() {
 /// Text is lost only where the contract says so: without markers, nothing is.
 #[test]
 fn plain_outputs_pass_unchanged() {
-    let seed = 32;
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..cases() {
         let words = ["a", "\n", "<", "/", ">", " ", "中", "DSML", "|", "｜", "\"", "tool_calls"];
@@ -152,8 +149,7 @@ fn long_hostile_outputs_send_little_more_than_came() {
 
 #[test]
 fn mutated_tokenizers_load_or_are_refused_in_one_sentence() {
-    let seed = 33;
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let good = std::fs::read_to_string(common::model_folder().join("tokenizer.json")).unwrap();
     // Most of the file is vocabulary and merges; edits must also reach what stands around them.
@@ -215,8 +211,7 @@ fn mutated_tokenizers_load_or_are_refused_in_one_sentence() {
 
 #[test]
 fn mutated_prompt_files_load_or_are_refused() {
-    let seed = 34;
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let json = std::fs::read_to_string(common::model_folder().join("encoding/prompts.json")).unwrap();
     let script = "import json\ndsml_token: str = \"｜DSML｜\"\nTOOLS_TEMPLATE = f\"\"\"Tools\n<{dsml_token}x> {{{{a}}}}\n\
@@ -263,8 +258,7 @@ fn mutated_prompt_files_load_or_are_refused() {
 
 #[test]
 fn mutated_json_reads_back_as_itself() {
-    let seed = 35;
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let text = r#"{"a": [1.5e-3, -0, 1e16, 10000000000000000000000, true, null], "é": {"k": "\u00e9\ud83d\ude00\n\"", "": {}}}"#;
     let pieces = [
@@ -291,8 +285,7 @@ fn mutated_json_reads_back_as_itself() {
 
 #[test]
 fn mutated_conversations_render_or_are_refused() {
-    let seed = 36;
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let vectors = std::fs::read_to_string(common::repository().join("fixtures/chat_vectors.json")).unwrap();
     let vectors: serde_json::Value = serde_json::from_str(&vectors).unwrap();

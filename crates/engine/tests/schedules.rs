@@ -10,13 +10,12 @@ use sim::scenario::{Mistakes, Scenario, Size, Tally};
 
 /// Schedules to run. They are short: a soak runs five for each of its cases, a million unless told.
 fn schedules() -> u64 {
-    std::env::var("OVERSHOT_FUZZ_CASES").map_or(5_000, |cases| 5 * cases.parse::<u64>().unwrap())
+    overshot_testing::asked_cases().map_or(5_000, |cases| 5 * cases as u64)
 }
 
 /// Runs as many scenarios on all cores; seeds follow one another from a printed one.
 fn run_all(count: u64, size: Size) -> Tally {
-    let first_seed = fastrand::u64(..);
-    println!("first seed {first_seed}");
+    let first_seed = overshot_testing::seed();
     let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     std::thread::scope(|scope| {
         let run_part = move |worker: u64| {
@@ -54,8 +53,7 @@ fn large_schedules() {
 
 /// How many schedules it takes until a mistake is noticed.
 fn schedules_to_find(mistakes: Mistakes) -> u64 {
-    let first_seed = fastrand::u64(..);
-    println!("first seed {first_seed}");
+    let first_seed = overshot_testing::seed();
     for n in 0..10_000 {
         if let Err(what) = Scenario::new(first_seed.wrapping_add(n), Size::SMALL, mistakes).run() {
             println!("{mistakes:?} found by schedule {n}: {what}");

@@ -118,12 +118,11 @@ fn files_cut_short_are_errors_at_every_length() {
     }
 }
 
-/// Any bytes give a cubin or an error. `OVERSHOT_FUZZ_CASES` scales it.
+/// Any bytes give a cubin or an error.
 #[test]
 fn damaged_files_do_no_harm() {
-    let cases = std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000);
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let cases = overshot_testing::cases(2000);
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let originals: Vec<Vec<u8>> = FILES.iter().map(|(file, _)| data(file)).collect();
     let mut read = 0;

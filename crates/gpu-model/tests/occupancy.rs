@@ -123,8 +123,7 @@ fn agrees_with_the_oracle() {
 
 #[test]
 fn a_gate_opens_at_its_number_and_not_one_above() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..20_000 {
         let architecture = *random.choice(&ARCHITECTURES).unwrap();

@@ -25,7 +25,7 @@ const TOGETHER: usize = 24;
 
 /// Runs of a schema with a seed. The project promises 500, which a soak runs at least; here is a share of them.
 fn runs() -> usize {
-    std::env::var("OVERSHOT_FUZZ_CASES").map_or(120, |cases| (cases.parse::<usize>().unwrap() / 100).max(500))
+    overshot_testing::asked_cases().map_or(120, |cases| (cases / 100).max(500))
 }
 
 static MODEL: LazyLock<Arc<Model>> =
@@ -95,8 +95,7 @@ fn answer(engine: &mut Engine, runs: &[Run]) -> Vec<(Vec<u32>, Finish)> {
 
 #[test]
 fn every_finished_answer_is_valid_and_every_cut_one_a_valid_beginning() {
-    let first_seed = fastrand::u64(..);
-    println!("first seed {first_seed}");
+    let first_seed = overshot_testing::seed();
     let runs = cases(runs(), first_seed);
     let mut engine = engine(StepLoop::Overlapped, 1);
     let (mut finished, mut cut) = (0, 0);
@@ -133,8 +132,7 @@ fn every_finished_answer_is_valid_and_every_cut_one_a_valid_beginning() {
 /// Two ranks sum in another order than one, and a draw at temperature 1 may fall between the two sums.
 #[test]
 fn both_loops_draw_the_same_tokens_with_two_ranks_too() {
-    let first_seed = fastrand::u64(..);
-    println!("first seed {first_seed}");
+    let first_seed = overshot_testing::seed();
     let runs = cases(24, first_seed);
     let [alone, shared] = [1, 2].map(|tp| {
         let plain = answer(&mut engine(StepLoop::Plain, tp), &runs);

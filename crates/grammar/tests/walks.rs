@@ -11,22 +11,23 @@ use overshot_chat::{
     Delta, End, FinishReason, Json, OutputParser, ParseOptions, Special, Start, Tokenizer, Tool,
 };
 use overshot_grammar::{Arguments, CallCount, CallRules, Calls, Demand, Form, Function};
+use overshot_testing::asked_cases;
 use serde_json::{Value, json};
 
 /// Walks for each schema. A soak asks for many more.
-fn walks() -> u64 {
-    std::env::var("OVERSHOT_FUZZ_CASES").map_or(10, |cases| cases.parse::<u64>().unwrap() / 100)
+fn walks() -> usize {
+    asked_cases().map_or(10, |cases| cases / 100)
 }
 
 #[test]
 fn walks_end_in_valid_json_or_in_the_beginning_of_some() {
     for tokenizer in [&*MINI, &*BYTES] {
         let grammars = grammars(tokenizer);
-        let mut finished = 0;
+        let (mut finished, mut seeds) = (0, overshot_testing::rng());
         for schema in schemas() {
             let grammar = grammars.compile(&of_form(Form::JsonSchema(schema.clone()))).unwrap().unwrap();
             for _ in 0..walks() {
-                let seed = fastrand::u64(..);
+                let seed = seeds.u64(..);
                 let mut rng = fastrand::Rng::with_seed(seed);
                 let start = Start::Content;
                 let walk = walk(grammar.constraint(start, &[]).as_mut(), tokenizer, 120, &mut rng);
@@ -40,7 +41,7 @@ fn walks_end_in_valid_json_or_in_the_beginning_of_some() {
                 }
             }
         }
-        let all = walks() as usize * schemas().len();
+        let all = walks() * schemas().len();
         println!("{finished} of {all} walks over {tokenizer:?} finished");
         assert!(finished > all / 2);
     }
@@ -62,11 +63,12 @@ fn objects_patterns_and_choices() {
         (Form::Pattern("a/b|c".into()), Box::new(|text| ["a/b", "c"].contains(&text))),
         (Form::Choice(choices()), Box::new(move |text| choices().contains(&text.to_string()))),
     ];
+    let mut seeds = overshot_testing::rng();
     for (form, check) in cases {
         let grammar = grammars.compile(&of_form(form.clone())).unwrap().unwrap();
         let mut finished = 0;
         for _ in 0..walks() {
-            let seed = fastrand::u64(..);
+            let seed = seeds.u64(..);
             let mut rng = fastrand::Rng::with_seed(seed);
             let walk = walk(grammar.constraint(Start::Content, &[]).as_mut(), &MINI, 100, &mut rng);
             assert!(is_prefix(&grammar, Start::Content, &walk.tokens), "seed {seed}");
@@ -146,9 +148,9 @@ fn required_calls_are_read_as_calls_whose_arguments_fit() {
             .map(|(index, (name, schema))| exact(index, name, schema))
             .collect();
         let grammar = grammars(tokenizer).compile(&required(functions, count)).unwrap().unwrap();
-        let mut calls = 0;
+        let (mut calls, mut seeds) = (0, overshot_testing::rng());
         for _ in 0..4 * walks() {
-            let seed = fastrand::u64(..);
+            let seed = seeds.u64(..);
             let mut rng = fastrand::Rng::with_seed(seed);
             let walk = walk(grammar.constraint(Start::Content, &[]).as_mut(), tokenizer, 400, &mut rng);
             assert!(is_prefix(&grammar, Start::Content, &walk.tokens), "seed {seed}");
@@ -156,7 +158,7 @@ fn required_calls_are_read_as_calls_whose_arguments_fit() {
             calls += check_calls(tokenizer, Start::Content, &walk.tokens, end, count, seed);
         }
         println!("{calls} calls over {tokenizer:?}");
-        assert!(calls as u64 >= walks());
+        assert!(calls >= walks());
     }
 }
 
@@ -164,9 +166,9 @@ fn required_calls_are_read_as_calls_whose_arguments_fit() {
 fn functions_without_schemas_are_held_to_the_form_alone() {
     let free = Function { index: 0, name: "reset".into(), arguments: Arguments::Free };
     let grammar = grammars(&MINI).compile(&required(vec![free], CallCount::Several)).unwrap().unwrap();
-    let mut finished = 0;
+    let (mut finished, mut seeds) = (0, overshot_testing::rng());
     for _ in 0..4 * walks() {
-        let seed = fastrand::u64(..);
+        let seed = seeds.u64(..);
         let walk = walk(
             grammar.constraint(Start::Content, &[]).as_mut(),
             &MINI,

@@ -261,8 +261,7 @@ impl Scenario {
 
 #[test]
 fn every_set_reads_its_own_tokens_whatever_happened() {
-    let first_seed = fastrand::u64(..);
-    println!("first seed {first_seed}");
+    let first_seed = overshot_testing::seed();
     let (mut refusals, mut most_undone) = (0, 0);
     for seed in (0..60).map(|n| first_seed.wrapping_add(n)) {
         let mut scenario = Scenario::new(seed);

@@ -264,8 +264,7 @@ fn files_are_paired_by_round_where_they_have_the_same() {
 /// Changed bytes are an error or fewer runs, and never a panic.
 #[test]
 fn no_damage_of_a_results_file_makes_a_comparison_panic() {
-    let cases =
-        std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2000);
+    let cases = overshot_testing::cases(2000);
     let folder = tempfile::tempdir().unwrap();
     let a = file(&folder.path().join("a"), &[10.0, 11.0, 12.0, 13.0]);
     file(&folder.path().join("b"), &[9.5, 10.5, 11.0, 13.0]);

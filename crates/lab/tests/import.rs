@@ -164,8 +164,7 @@ fn what_is_wrong_is_told_in_a_sentence() {
 
 #[test]
 fn no_damage_makes_a_reader_panic() {
-    let cases =
-        std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2000);
+    let cases = overshot_testing::cases(2000);
     let samples: Vec<Vec<u8>> = SAMPLES.iter().map(|(name, _)| sample(name)).collect();
     let seed = 29;
     let mut random = fastrand::Rng::with_seed(seed);

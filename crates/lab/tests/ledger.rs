@@ -495,7 +495,7 @@ fn a_plan_says_what_would_test_an_idea() {
 }
 
 fn fuzz_cases() -> usize {
-    std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2000)
+    overshot_testing::cases(2000)
 }
 
 /// Bytes of real levers turned, dropped, doubled and joined: read or refused in one line, planned when read.

@@ -206,7 +206,7 @@ fn no_mutation_makes_it_panic() {
         ("a.csv", csv.into_bytes()),
         ("a.toml", rules),
     ];
-    let cases = std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|text| text.parse().ok());
+    let cases = overshot_testing::asked_cases();
     let rule = [
         StepRule::Found,
         StepRule::Count(NonZeroU32::MIN),

@@ -1,7 +1,4 @@
 //! Mutated checkpoints: whatever the bytes, the answer is a model or one sentence, in bounded memory.
-//!
-//! The suite runs the same cases every time. `OVERSHOT_FUZZ_CASES` asks for another number of other cases;
-//! `OVERSHOT_FUZZ_SEED` repeats the run that printed it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,24 +13,8 @@ use std::fs;
 /// Far above the 3 MB of a fixture and its copies, far below what a believed hostile size would take.
 const RESIDENT_BYTES_MAX: u64 = 512 << 20;
 
-const SUITE_CASES: f64 = 2_000.0;
-const SUITE_SEED: u64 = 7;
-
-/// A number given by the user of the tests.
-fn asked<T: std::str::FromStr<Err: std::fmt::Debug>>(variable: &str) -> Option<T> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap())
-}
-
 fn cases(share: f64) -> usize {
-    (asked("OVERSHOT_FUZZ_CASES").unwrap_or(SUITE_CASES) * share) as usize
-}
-
-fn rng(test: &str) -> Rng {
-    let own_cases = asked::<f64>("OVERSHOT_FUZZ_CASES").is_some();
-    let fresh = || if own_cases { fastrand::u64(..) } else { SUITE_SEED };
-    let seed = asked("OVERSHOT_FUZZ_SEED").unwrap_or_else(fresh);
-    println!("{test}: OVERSHOT_FUZZ_SEED={seed}");
-    Rng::with_seed(seed)
+    (overshot_testing::cases(2_000) as f64 * share) as usize
 }
 
 /// Runs one case; a refusal must be one sentence. Says whether the model was accepted.
@@ -134,7 +115,7 @@ fn header_of(file: &[u8]) -> &[u8] {
 
 #[test]
 fn mutated_configurations() {
-    let mut rng = rng("configurations");
+    let mut rng = overshot_testing::rng();
     let parts = [Parts::read(TINY_BF16), Parts::read(TINY_FP8FP4)];
     let files = parts.each_ref().map(|parts| Bytes::from_vec(parts.file()));
     let mut accepted = 0;
@@ -157,7 +138,7 @@ fn mutated_configurations() {
 
 #[test]
 fn mutated_headers() {
-    let mut rng = rng("headers");
+    let mut rng = overshot_testing::rng();
     let parts = Parts::read(TINY_FP8FP4);
     let (config, file) = (parts.config.to_string(), parts.file());
     let parsed: Value = serde_json::from_slice(header_of(&file)).unwrap();
@@ -195,7 +176,7 @@ fn mutated_headers() {
 
 #[test]
 fn mutated_bytes() {
-    let mut rng = rng("bytes");
+    let mut rng = overshot_testing::rng();
     let parts = Parts::read(TINY_FP8FP4);
     let (config, file) = (parts.config.to_string(), parts.file());
     let mut accepted = 0;
@@ -221,7 +202,7 @@ fn mutated_bytes() {
 
 #[test]
 fn mutated_folders() {
-    let mut rng = rng("folders");
+    let mut rng = overshot_testing::rng();
     let parts = Parts::read(TINY_FP8FP4);
     let folder = tempfile::tempdir().unwrap();
     let shards = parts.write_shards(folder.path(), 3);

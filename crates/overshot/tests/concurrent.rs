@@ -8,6 +8,7 @@ use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_engine::{Engine, Event, Finish, Limits, Request, RequestId, StepLoop};
 use overshot_kv::{Pool, PoolCapacity};
 use overshot_model::Model;
+use overshot_testing::cases;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +16,6 @@ use std::sync::Arc;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn cases(unless_told: usize) -> usize {
-    std::env::var("OVERSHOT_FUZZ_CASES").map_or(unless_told, |cases| cases.parse().unwrap())
 }
 
 /// A prompt and how it goes on: as many tokens as anybody will ask for, or up to its stop token.
@@ -170,8 +167,7 @@ fn random_setting(random: &mut fastrand::Rng, longest: usize) -> Setting {
 
 #[test]
 fn random_schedules_on_the_fixtures() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     for fixture in ["fixtures/tiny-fp8fp4", "fixtures/tiny-bf16"] {
         let model = Arc::new(Model::open(repository().join(fixture)).unwrap());
@@ -224,12 +220,11 @@ fn preempted_requests_go_on_as_if_nothing_had_been() {
 /// Copying, looking up and calling tools with the small trained model: what breaks first when state gets mixed up.
 #[test]
 fn the_small_model_answers_each_of_many_as_alone() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     let folder = repository().join("models/dsv4-mini");
     let model = Arc::new(Model::open(&folder).unwrap());
-    let is_long_run = std::env::var_os("OVERSHOT_FUZZ_CASES").is_some();
+    let is_long_run = overshot_testing::asked_cases().is_some();
     let kinds: &[&str] = match is_long_run {
         true => &["copy", "longcopy", "kv@256", "tool-call", "tool-answer"],
         false => &["copy", "kv@256", "tool-call"],

@@ -61,7 +61,7 @@ fn faults_come_when_asked_for() {
 fn the_engine_gives_every_request_one_whole_script() {
     let spec =
         Model::open(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/dsv4-mini"))).unwrap().spec;
-    let cases = std::env::var("OVERSHOT_FUZZ_CASES").map_or(100, |cases| cases.parse().unwrap());
+    let cases = overshot_testing::cases(100) as u64;
     let mut preemptions = 0;
     for seed in 0..cases {
         preemptions += play(&spec, seed);

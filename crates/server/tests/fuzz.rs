@@ -26,7 +26,7 @@ const PATHS: [&str; 10] = [
 ];
 
 fn cases() -> usize {
-    std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1500)
+    overshot_testing::cases(1500)
 }
 
 /// Every field that the Messages API knows, with a good value.
@@ -223,8 +223,7 @@ async fn no_body_gives_a_panic_or_an_error_without_an_envelope() {
     let mut setup = Setup::default();
     setup.options.limits = ServerLimits { small_body_bytes: 700, ..ServerLimits::default() };
     let server = Server::with(setup);
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = overshot_testing::seed();
     let mut rng = Rng::with_seed(seed);
     let (mut good, mut refused) = (0, 0);
     for case in 0..cases() {

@@ -98,8 +98,7 @@ mod tests {
 
     #[test]
     fn splits_are_never_empty_and_parts_fit_the_workspace() {
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
+        let seed = overshot_testing::seed();
         let mut random = fastrand::Rng::with_seed(seed);
         for _ in 0..2000 {
             let extents: Vec<Extent> = (0..random.usize(1..17))

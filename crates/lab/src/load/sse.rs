@@ -118,7 +118,7 @@ mod tests {
     /// Hostile bytes, cut anywhere, give the same events as in one piece, and no panic in reading them.
     #[test]
     fn any_bytes_are_survived() {
-        let cases = std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|text| text.parse().ok());
+        let cases = overshot_testing::asked_cases();
         let seed = 41;
         let mut random = fastrand::Rng::with_seed(seed);
         let parts: [&[u8]; 12] = [

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn no_mutation_makes_it_panic() {
         let good = profile().to_json().into_bytes();
-        let cases = std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|text| text.parse().ok());
+        let cases = overshot_testing::asked_cases();
         let seed = 29;
         let mut random = fastrand::Rng::with_seed(seed);
         for case in 0..cases.unwrap_or(2000) {

@@ -377,10 +377,8 @@ mod tests {
 
     #[test]
     fn any_text_is_a_lever_or_an_error() {
-        let cases =
-            std::env::var("OVERSHOT_FUZZ_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000);
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
+        let cases = overshot_testing::cases(2000);
+        let seed = overshot_testing::seed();
         let mut random = fastrand::Rng::with_seed(seed);
         let pieces = [
             "attention",
