@@ -1,26 +1,8 @@
 // The indexer: scores of all visible entries of a query, and the best of them. Version 1: queries in place, a block for 32
-// keys of a token, a block a token for the choice.
-//
-// Tokens that see no more entries than are chosen have no scores.
-#include "step.cuh"
+// keys of a token, a block a token for the choice. It serves float32 keys.
+#include "index.cuh"
 
 constexpr int THREADS = 128, KEYS = 32, SELECT_THREADS = 256;
-
-struct IndexArgs {
-    Step step;
-    float* q;                        // [tokens, heads, 128]: products; rotated and rounded in place
-    const float* weights;            // [tokens, heads]: products, not yet scaled
-    float* scores;                   // [tokens from `first` on, score_stride]
-    int* selected;                   // [tokens, top]: entries ascending
-    int* counts;                     // [tokens]
-    Pages keys;
-    int heads, top, score_stride;
-    int first;                       // the token of the first row of `scores`: contexts may be too long for all at once
-    float scale;
-    int unused;
-};
-
-__device__ __forceinline__ int visible_of(const Step& s, int token) { return (s.positions[token] + 1) / 4; }
 
 // Grid: heads, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) index_queries(const __grid_constant__ IndexArgs a) {

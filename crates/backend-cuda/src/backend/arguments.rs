@@ -194,8 +194,8 @@ pub struct Index {
     pub top: i32,
     pub score_stride: i32,
     pub first: i32,
+    pub end: i32,
     pub scale: f32,
-    pub unused: i32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -20,6 +20,7 @@ const HEADERS: &[Header] = &[
     Header { name: "device.cuh", text: file!("common/device.cuh") },
     Header { name: "matrix.cuh", text: file!("common/matrix.cuh") },
     Header { name: "step.cuh", text: file!("common/step.cuh") },
+    Header { name: "index.cuh", text: file!("index/index.cuh") },
     Header { name: "attention.cuh", text: file!("attention/attention.cuh") },
 ];
 
@@ -36,11 +37,25 @@ pub fn sources() -> Vec<Source> {
         source("route_v1", file!("route/v1_naive.cu")),
         source("compress_v1", file!("compress/v1_naive.cu")),
         source("index_v1", file!("index/v1_naive.cu")),
+        index_select_source(),
         source("attention_v1", file!("attention/v1_naive.cu")),
         attention_tiles_source(1),
         attention_tiles_source(2),
         source("sample_v1", file!("sample/v1_naive.cu")),
+        index_tiles_source(1),
+        index_tiles_source(2),
+        index_tiles_source(4),
     ]
+}
+
+pub(crate) fn index_select_source() -> Source {
+    source("index_select_v2", file!("index/v2_select.cu"))
+}
+
+/// Version 2 of the indexer's scores, for up to so many times 16 heads: 1, 2 or 4.
+pub(crate) fn index_tiles_source(head_tiles: u32) -> Source {
+    let name = format!("index_v2_h{head_tiles}");
+    Source { definitions: vec![("HEAD_TILES", head_tiles)], ..source(&name, file!("index/v2_tiles.cu")) }
 }
 
 /// Version 2 of attention, with so many tiles of 16 heads a block: 1 or 2.
@@ -88,6 +103,44 @@ impl<A: Copy> Launcher<A> {
     }
 }
 
+/// Version 2 of the indexer's queries and scores, for all keys but float32.
+pub struct IndexTiles {
+    queries: Launcher<args::Index>,
+    scores: Launcher<args::Index>,
+    /// Of a block of `scores`.
+    tokens: usize,
+}
+
+/// As `kernels/index/v2_tiles.cu` has them: a warp a head of `queries`, keys of a block of `scores`.
+const INDEX_WARPS: usize = 8;
+const INDEX_KEYS: usize = 512;
+
+impl IndexTiles {
+    /// `None` for more heads than the kernels have room for.
+    pub(crate) fn load(gpu: &dyn Gpu, heads: usize) -> Result<Option<Self>, GpuError> {
+        let Some(head_tiles) = [1, 2, 4].into_iter().find(|tiles| heads <= tiles * 16) else {
+            return Ok(None);
+        };
+        let source = index_tiles_source(head_tiles as u32);
+        let load = |entry| Launcher::load(gpu, &source, entry, 32 * INDEX_WARPS as u32);
+        let tokens = INDEX_WARPS * if head_tiles == 1 { 2 } else { 1 };
+        Ok(Some(IndexTiles { queries: load("index_queries")?, scores: load("index_scores")?, tokens }))
+    }
+
+    /// Of all tokens of the step.
+    pub(crate) fn queries(&self, index: &args::Index) -> Result<(), GpuError> {
+        let blocks = (index.heads as usize).div_ceil(INDEX_WARPS);
+        self.queries.launch(Grid(blocks as u32, index.step.tokens as u32, 1), index)
+    }
+
+    /// Of the tokens and up to the visible entries that `index` names.
+    pub(crate) fn scores(&self, index: &args::Index) -> Result<(), GpuError> {
+        let (tokens, keys) = ((index.end - index.first) as usize, index.score_stride as usize);
+        let grid = Grid(keys.div_ceil(INDEX_KEYS) as u32, tokens.div_ceil(self.tokens) as u32, 1);
+        self.scores.launch(grid, index)
+    }
+}
+
 pub struct Kernels {
     pub embed: Launcher<args::Embed>,
     pub streams: Launcher<args::Streams>,
@@ -101,6 +154,7 @@ pub struct Kernels {
     pub keep_rows: Launcher<args::Compress>,
     pub index_queries: Launcher<args::Index>,
     pub index_scores: Launcher<args::Index>,
+    pub index_tiles: Option<IndexTiles>,
     pub index_select: Launcher<args::Index>,
     pub latents: Launcher<args::Latents>,
     pub append_window: Launcher<args::Window>,
@@ -111,13 +165,14 @@ pub struct Kernels {
     pub sample: Launcher<SampleArguments>,
 }
 
-/// Of all kernels of version 1 but `index_select` and `sample`.
+/// Of all kernels of version 1 but `sample`.
 pub const THREADS: usize = 128;
-pub const SELECT_THREADS: usize = 256;
+pub(crate) const SELECT_THREADS: u32 = 256;
 const SAMPLE_THREADS: u32 = 256;
 pub const SCORE_KEYS: usize = 32;
 
 impl Kernels {
+    /// All but version 2 of the indexer's scores, which depends on heads.
     pub fn load(gpu: &dyn Gpu) -> Result<Self, GpuError> {
         let [
             streams,
@@ -126,11 +181,13 @@ impl Kernels {
             route,
             compress,
             index,
+            index_select,
             attention,
             attention_m1,
             attention_m2,
             sample,
-        ]: [Source; 10] = sources().try_into().expect("`sources` lists ten");
+            ..,
+        ]: [Source; 14] = sources().try_into().expect("`sources` lists fourteen");
         let tiles = |m_tiles: u32, source: &Source| {
             Launcher::load_shaped(gpu, source, "attention", attention_tiles_shape(m_tiles))
         };
@@ -148,7 +205,8 @@ impl Kernels {
             keep_rows: Launcher::load(gpu, &compress, "keep_rows", t)?,
             index_queries: Launcher::load(gpu, &index, "index_queries", t)?,
             index_scores: Launcher::load(gpu, &index, "index_scores", t)?,
-            index_select: Launcher::load(gpu, &index, "index_select", SELECT_THREADS as u32)?,
+            index_tiles: None,
+            index_select: Launcher::load(gpu, &index_select, "index_select", SELECT_THREADS)?,
             latents: Launcher::load(gpu, &attention, "latents", t)?,
             append_window: Launcher::load(gpu, &attention, "append_window", t)?,
             attention: Launcher::load(gpu, &attention, "attention", t)?,
@@ -156,5 +214,9 @@ impl Kernels {
             copy_page: Launcher::load(gpu, &attention, "copy_page", t)?,
             sample: Launcher::load(gpu, &sample, "sample", SAMPLE_THREADS)?,
         })
+    }
+
+    pub fn with_index_heads(self, gpu: &dyn Gpu, heads: usize) -> Result<Self, GpuError> {
+        Ok(Kernels { index_tiles: IndexTiles::load(gpu, heads)?, ..self })
     }
 }

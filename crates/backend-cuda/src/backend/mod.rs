@@ -1,6 +1,6 @@
 //! The model on devices behind the trait `Backend`: `rank.rs` is one device, `step.rs` the order of launches,
-//! `arguments.rs` what kernels take. The kernels are plain first versions, right before they are fast; each family's later
-//! ones replace them behind the same arguments.
+//! `arguments.rs` what kernels take. The kernels began as plain first versions, right before they are fast; each family's
+//! later ones replace them behind the same arguments, as those of attention and the indexer did.
 //!
 //! A row's results depend on the row alone, to the bit: every sum runs in an order that neither the batch nor the chunking
 //! changes. One device draws its tokens itself; several

@@ -60,7 +60,7 @@ impl CudaRank {
         let rows_max = if member.is_some() { 0 } else { capacity.pages(Pool::Window) };
         Ok(CudaRank {
             places: places(spec),
-            kernels: Kernels::load(&*gpu)?,
+            kernels: Kernels::load(&*gpu)?.with_index_heads(&*gpu, shard.index_heads.len())?,
             weights: DeviceWeights::upload(&gpu, &model.weights, &shard)?,
             pools: DevicePools::new(&gpu, spec, options.numerics, capacity)?,
             inputs: Inputs::new(&gpu, spec, capacity, options.tokens_max)?,

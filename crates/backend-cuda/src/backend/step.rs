@@ -9,7 +9,7 @@ use super::rank::RankError;
 use super::weights::{DeviceCompressor, DeviceIndexer, DeviceLayer, DeviceWeights, Site};
 use super::workspace::{LOGIT_ROWS, Workspace};
 use crate::gpu::{Buffer, DeviceAddress, Grid};
-use overshot_backend::{Activations, KvFormat, Member, Numerics, Shard};
+use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Member, Numerics, Shard};
 use overshot_kv::TOKENS_PER_PAGE;
 use overshot_model::{Format, HEAD_DIM, INDEX_DIM, LayerKind, LayerSpec, Spec, WINDOW};
 
@@ -289,19 +289,27 @@ impl Step<'_> {
             top: spec.index_topk as i32,
             score_stride: visible as i32,
             first: 0,
+            end: tokens as i32,
             scale: (INDEX_DIM as f32).powf(-0.5) * (spec.index_heads as f32).powf(-0.5),
-            unused: 0,
         };
         if visible <= spec.index_topk {
             return Ok(self.kernels.index_select.launch(each(tokens), &index)?);
         }
-        self.kernels.index_queries.launch(Grid(heads, tokens as u32, 1), &index)?;
+        let is_f32 = self.numerics.index_keys == IndexKeyFormat::F32;
+        let tiles = self.kernels.index_tiles.as_ref().filter(|_| !is_f32);
+        match tiles {
+            Some(tiles) => tiles.queries(&index)?,
+            None => self.kernels.index_queries.launch(Grid(heads, tokens as u32, 1), &index)?,
+        }
         let group = (w.scores.len() / visible).max(1);
         for first in (0..tokens).step_by(group) {
             let count = group.min(tokens - first);
-            index.first = first as i32;
+            (index.first, index.end) = (first as i32, (first + count) as i32);
             let keys = visible.div_ceil(SCORE_KEYS) as u32;
-            self.kernels.index_scores.launch(Grid(keys, count as u32, 1), &index)?;
+            match tiles {
+                Some(tiles) => tiles.scores(&index)?,
+                None => self.kernels.index_scores.launch(Grid(keys, count as u32, 1), &index)?,
+            }
             all_reduce(self.member, &mut w.scores, count * visible)?;
             self.kernels.index_select.launch(each(count), &index)?;
         }

@@ -1,4 +1,5 @@
-//! `gpu-check run`: every decode kernel against float64, then timed; `gpu-check prefill`: attention of many tokens likewise. `gpu-check build FOLDER ARCHITECTURE...`: cubins
+//! `gpu-check run`: every decode kernel against float64, then timed; `gpu-check prefill`: attention and indexer of many
+//! tokens likewise. `gpu-check build FOLDER ARCHITECTURE...`: cubins
 //! for a machine that has a GPU but no compiler; `gpu-check archive FILE`: the kernels of a release, for the build to put into
 //! the binary. Both need NVRTC, no GPU.
 

@@ -2,8 +2,10 @@
 
 use super::attention::{AttentionCase, Seen, load_tiles};
 use super::device_step::Piece;
+use super::index::{IndexCase, IndexKernels};
 use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore, Mark};
 use fastrand::Rng;
+use overshot_backend::IndexKeyFormat;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
@@ -28,7 +30,8 @@ pub struct Options {
 #[derive(Serialize)]
 struct Line<'a> {
     kernel: &'a str,
-    layer: String,
+    /// What a token sees, or the format of index keys.
+    of: String,
     heads: usize,
     start: usize,
     tokens: usize,
@@ -39,57 +42,113 @@ struct Line<'a> {
     tflops: Option<f64>,
 }
 
-/// Heads of a rank of four, two and one; a chunk of a prompt at its beginning, in its midst and far behind.
-fn cases() -> Vec<AttentionCase> {
+/// A chunk of a prompt at its beginning, in its midst and far behind.
+const STARTS: [usize; 3] = [0, 8192, 65_536];
+const TOKENS: usize = 1024;
+/// Heads of a rank of four, two and one.
+const HEADS: [usize; 3] = [16, 32, 64];
+/// Entries that are chosen.
+const TOP: usize = 512;
+
+fn attention_cases() -> Vec<AttentionCase> {
     let mut cases = Vec::new();
-    for heads in [16, 32, 64] {
-        for seen in [Seen::Nothing, Seen::All, Seen::Selected(512)] {
-            for start in [0, 8192, 65_536] {
-                let rows = vec![Piece { start, tokens: 1024 }];
-                cases.push(AttentionCase { rows, heads, seen, sinks_off: 0, last_is_odd: false });
-            }
+    for heads in HEADS {
+        for seen in [Seen::Nothing, Seen::All, Seen::Selected(TOP)] {
+            cases.extend(STARTS.map(|start| {
+                let rows = vec![Piece { start, tokens: TOKENS }];
+                AttentionCase { rows, heads, seen, sinks_off: 0, last_is_odd: false }
+            }));
         }
     }
     cases
 }
 
-/// Tokens of a case whose reference is computed.
-const COMPARED: usize = 16;
+fn index_cases() -> Vec<IndexCase> {
+    let mut cases = Vec::new();
+    for heads in HEADS {
+        for format in [IndexKeyFormat::Bf16, IndexKeyFormat::Fp8, IndexKeyFormat::Fp4] {
+            cases.extend(STARTS.map(|start| {
+                let rows = vec![Piece { start, tokens: TOKENS }];
+                IndexCase { rows, heads, top: TOP, format }
+            }));
+        }
+    }
+    cases
+}
+
+/// One in so many tokens is compared.
+const COMPARED: usize = TOKENS / 16;
+
+struct Run<'a> {
+    gpu: Arc<dyn Gpu>,
+    rounds: usize,
+    report: &'a mut dyn Write,
+    checked: usize,
+    failed: usize,
+}
+
+impl Run<'_> {
+    /// The median of launches, unless the answer was wrong.
+    fn time(&self, passed: bool, launch: impl Fn() -> Result<(), GpuError>) -> Result<Option<f64>, GpuError> {
+        let mut times = Vec::new();
+        for _ in 0..if passed { self.rounds } else { 0 } {
+            self.gpu.mark(Mark::Begin)?;
+            launch()?;
+            self.gpu.mark(Mark::End)?;
+            times.push(self.gpu.microseconds()?);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times.get(times.len() / 2).copied())
+    }
+
+    fn write(&mut self, line: &Line) -> Result<(), PrefillError> {
+        self.checked += 1;
+        self.failed += usize::from(!line.passed);
+        Ok(writeln!(self.report, "{}", serde_json::to_string(line).map_err(std::io::Error::from)?)?)
+    }
+
+    fn attention(&mut self, case: &AttentionCase, random: &mut Rng) -> Result<(), PrefillError> {
+        let mut inputs = case.inputs(&self.gpu, random)?;
+        for (m_tiles, kernel) in [(1, "attention_v2_m1"), (2, "attention_v2_m2")] {
+            let loaded = load_tiles(&*self.gpu, m_tiles)?;
+            let finding = inputs.check(&loaded, m_tiles, COMPARED)?;
+            let us_p50 = self.time(finding.passed(), || inputs.launch(&loaded, m_tiles))?;
+            let tflops = us_p50.map(|us| inputs.flop() / us / 1e6);
+            let (of, Piece { start, tokens }) = (format!("{:?}", case.seen), case.rows[0]);
+            let (heads, passed, worst) = (case.heads, finding.passed(), finding.worst);
+            self.write(&Line { kernel, of, heads, start, tokens, passed, worst, us_p50, tflops })?;
+        }
+        Ok(())
+    }
+
+    fn index(&mut self, case: &IndexCase, random: &mut Rng) -> Result<(), PrefillError> {
+        let Some(kernels) = IndexKernels::load(&*self.gpu, case.heads)? else { return Ok(()) };
+        let mut inputs = case.inputs(&self.gpu, random)?;
+        let finding = inputs.check(&kernels, COMPARED)?;
+        let select = self.time(finding.passed(), || inputs.launch_select(&kernels))?;
+        // Overwrites its own inputs: nothing after this looks at numbers.
+        let scores = self.time(finding.passed(), || inputs.launch_scores(&kernels))?;
+        for (kernel, us_p50) in [("index_v2", scores), ("index_select_v2", select)] {
+            let is_scores = kernel == "index_v2";
+            let tflops = us_p50.filter(|_| is_scores).map(|us| inputs.flop() / us / 1e6);
+            let (of, Piece { start, tokens }) = (format!("{:?}", case.format), case.rows[0]);
+            let (heads, passed, worst) = (case.heads, finding.passed(), finding.worst);
+            self.write(&Line { kernel, of, heads, start, tokens, passed, worst, us_p50, tflops })?;
+        }
+        Ok(())
+    }
+}
 
 pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), PrefillError> {
     let gpu: Arc<dyn Gpu> = Arc::new(CudaGpu::open(0, KernelStore::built_in())?);
     let mut random = Rng::with_seed(options.seed);
-    let kernels = [load_tiles(&*gpu, 1)?, load_tiles(&*gpu, 2)?];
-    let (mut checked, mut failed) = (0, 0);
-    for case in cases() {
-        let mut inputs = case.inputs(&gpu, &mut random)?;
-        let Piece { start, tokens } = case.rows[0];
-        for (kernel, m_tiles) in kernels.iter().zip([1, 2]) {
-            let finding = inputs.check(kernel, m_tiles, tokens.div_ceil(COMPARED))?;
-            checked += 1;
-            failed += usize::from(!finding.passed());
-            let mut times = Vec::new();
-            for _ in 0..if finding.passed() { options.rounds } else { 0 } {
-                gpu.mark(Mark::Begin)?;
-                inputs.launch(kernel, m_tiles)?;
-                gpu.mark(Mark::End)?;
-                times.push(gpu.microseconds()?);
-            }
-            times.sort_by(f64::total_cmp);
-            let us_p50 = times.get(times.len() / 2).copied();
-            let line = Line {
-                kernel: if m_tiles == 1 { "attention_v2_m1" } else { "attention_v2_m2" },
-                layer: format!("{:?}", case.seen),
-                heads: case.heads,
-                start,
-                tokens,
-                passed: finding.passed(),
-                worst: finding.worst,
-                us_p50,
-                tflops: us_p50.map(|us| inputs.flop() / us / 1e6),
-            };
-            writeln!(report, "{}", serde_json::to_string(&line).map_err(std::io::Error::from)?)?;
-        }
+    let mut run = Run { gpu, rounds: options.rounds, report, checked: 0, failed: 0 };
+    for case in attention_cases() {
+        run.attention(&case, &mut random)?;
     }
+    for case in index_cases() {
+        run.index(&case, &mut random)?;
+    }
+    let Run { checked, failed, .. } = run;
     if failed > 0 { Err(PrefillError::Wrong { failed, checked }) } else { Ok(()) }
 }

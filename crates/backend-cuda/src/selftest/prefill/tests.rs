@@ -1,10 +1,12 @@
 //! The kernels on the emulator: what `gpu-check` asks of a GPU, with smaller shapes.
 
 use super::attention::load_tiles;
+use super::index::{IndexKernels, best};
 use super::*;
 use crate::emulator::{EmulatedGpu, Order};
 use crate::gpu::Gpu;
 use fastrand::Rng;
+use overshot_backend::IndexKeyFormat;
 use std::sync::Arc;
 
 /// `None`, said loudly, where there is no compiler.
@@ -88,5 +90,58 @@ fn a_latent_that_is_no_number_spoils_its_own_token_alone() {
         let (last, others) = odd.split_last().unwrap();
         assert!(last.iter().all(|bits| f32::from_bits(*bits).is_nan()), "the last token is not spoilt");
         assert!(others == &clean[..others.len()], "{m_tiles} tiles: other tokens changed");
+    }
+}
+
+fn index(rows: &[(usize, usize)], heads: usize, top: usize, format: IndexKeyFormat) -> IndexCase {
+    let rows = rows.iter().map(|&(start, tokens)| Piece { start, tokens }).collect();
+    IndexCase { rows, heads, top, format }
+}
+
+#[test]
+fn scores_are_right_in_every_format_and_choices_follow_from_them() {
+    let mut random = Rng::with_seed(7);
+    let seed = random.u64(..);
+    for (order, case) in [
+        // More tokens than a block has, across a tile and a page of keys; some see fewer than are chosen.
+        (Order::Ascending, index(&[(270, 19)], 8, 12, IndexKeyFormat::Fp8)),
+        (Order::Descending, index(&[(60, 3), (0, 5), (30, 9)], 16, 8, IndexKeyFormat::Fp4)),
+        (Order::Random(seed), index(&[(255, 2), (513, 1)], 5, 8, IndexKeyFormat::Bf16)),
+        // A second block of keys.
+        (Order::Ascending, index(&[(2100, 1)], 1, 3, IndexKeyFormat::Fp4)),
+        // Of up to 32 heads and up to 64 there are variants of their own, which differ in a number.
+        (Order::Ascending, index(&[(80, 9)], 50, 4, IndexKeyFormat::Fp8)),
+    ] {
+        let Some(gpu) = open(order) else { return };
+        let kernels = IndexKernels::load(&*gpu, case.heads).unwrap().unwrap();
+        let finding = case.inputs(&gpu, &mut random).unwrap().check(&kernels, 1).unwrap();
+        println!("{:.3} of what is allowed: {case:?}", finding.worst);
+        assert!(finding.passed(), "{:.3}, {} unlike: {case:?}", finding.worst, finding.unprepared);
+    }
+}
+
+#[test]
+fn equal_scores_are_chosen_from_below_however_many_there_are() {
+    let mut random = Rng::with_seed(7);
+    let Some(gpu) = open(Order::Ascending) else { return };
+    let kernels = IndexKernels::load(&*gpu, 1).unwrap().unwrap();
+    // The last is more equal keys than shared memory has room for.
+    for (visible, top, values) in
+        [(9, 8, 3), (1025, 8, 2), (2500, 600, 40), (3000, 512, 1 << 20), (4500, 70, 1)]
+    {
+        let case = index(&[(visible * 4 - 1, 1)], 1, top, IndexKeyFormat::Bf16);
+        let mut inputs = case.inputs(&gpu, &mut random).unwrap();
+        let scores: Vec<f32> = (0..visible)
+            .map(|_| match random.u32(0..values) {
+                0 => -0.0,
+                1 => 0.0,
+                value => (f64::from(value) - f64::from(values / 2)) as f32 * 1e-3,
+            })
+            .collect();
+        assert_eq!(
+            inputs.choose(&kernels, &scores).unwrap(),
+            best(&scores, top),
+            "{top} of {visible}, {values} values"
+        );
     }
 }
