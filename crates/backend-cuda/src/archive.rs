@@ -22,6 +22,13 @@ const COUNT_MAX: usize = 4096;
 /// Architectures that a release has kernels for: H100 and H200, B200, B300, RTX 50 and PRO 6000, GB10.
 pub const ARCHITECTURES: [&str; 5] = ["sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a"];
 
+/// Everything that a release has for an architecture: the kernels of a step, and what the self-test runs.
+pub fn shipped_sources(architecture: &str) -> Vec<Source> {
+    let mut all = crate::selftest::shipped_sources(architecture);
+    all.extend(crate::backend::sources());
+    all
+}
+
 static EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cubins.archive"));
 
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +128,11 @@ impl<'bytes> Archive<'bytes> {
         Ok(Archive { fingerprint, compiler, entries })
     }
 
+    pub fn has(&self, source: &Source, architecture: &str) -> bool {
+        let key = source.key(architecture);
+        self.entries.iter().any(|entry| entry.key == key)
+    }
+
     /// The cubin of `source`, unless the archive has another or none.
     pub fn get(&self, source: &Source, architecture: &str) -> Option<Vec<u8>> {
         let key = source.key(architecture);
@@ -189,6 +201,7 @@ mod tests {
         assert_eq!(archive.get(&source("a"), "sm_90a"), Some(vec![7; 5000]));
         assert_eq!(archive.get(&source("a"), "sm_120a"), Some(vec![8; 3]));
         assert_eq!(archive.get(&source("b"), "sm_120a"), None);
+        assert!(archive.has(&source("b"), "sm_90a") && !archive.has(&source("b"), "sm_120a"));
         assert_eq!(archive.get(&Source { definitions: vec![("N", 1)], ..source("a") }, "sm_90a"), None);
         assert_eq!((archive.compiler, archive.counts()["sm_90a"]), ((13, 0), 2));
         assert_eq!(Some(archive.fingerprint), fingerprint().ok());
@@ -220,7 +233,7 @@ mod tests {
     fn an_embedded_archive_has_every_kernel_that_ships() {
         let Some(archive) = embedded() else { return };
         for architecture in ARCHITECTURES {
-            for source in crate::selftest::shipped_sources(architecture) {
+            for source in shipped_sources(architecture) {
                 assert!(archive.get(&source, architecture).is_some(), "{} for {architecture}", source.name);
             }
         }

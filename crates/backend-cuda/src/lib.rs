@@ -4,7 +4,7 @@
 //! all of that sees it: a real one, or with feature `emulator` one that
 //! runs the kernels' own sources on the host.
 //!
-//! Nothing is needed to build it, and without a driver or a GPU every entry says so in an error. [`backend`] is the model
+//! Nothing is needed to build it, and without a driver or a GPU every entry says so in an error ([`devices`]). [`backend`] is the model
 //! behind the trait `Backend`, in plain first kernels; the two ladders above are not part of it yet.
 
 pub mod archive;
@@ -12,6 +12,7 @@ pub mod backend;
 pub mod cubins;
 pub mod cuda;
 pub mod decode;
+pub mod devices;
 #[cfg(feature = "emulator")]
 pub mod emulator;
 pub mod gpu;

@@ -36,6 +36,15 @@ impl Bytes {
         Bytes::from_static(&[])
     }
 
+    /// Asks the system to read these bytes of a mapped file soon, ahead of whoever touches them. Only a hint: what cannot be
+    /// had shows when it is touched.
+    pub fn will_need(&self) {
+        #[cfg(unix)]
+        if let Owner::Mapped(map) = &self.owner {
+            let _ = map.advise_range(memmap2::Advice::WillNeed, self.range.start, self.range.len());
+        }
+    }
+
     /// The part `range` of these bytes, sharing the owner. Panics when out of bounds, as slicing does.
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(

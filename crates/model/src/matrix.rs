@@ -89,6 +89,11 @@ impl Matrix {
         &self.data
     }
 
+    /// Asks the system to read this part of [`Matrix::data`] from its file soon. See [`Bytes::will_need`].
+    pub fn will_need(&self, data: Range<usize>) {
+        self.data.slice(data).will_need();
+    }
+
     #[inline]
     pub fn row(&self, row: usize) -> &[u8] {
         let bytes = self.row_bytes();

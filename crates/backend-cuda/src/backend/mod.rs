@@ -7,8 +7,12 @@
 //! meet on the host, for sums and for draws. Not here yet: graphs, meetings without the host.
 
 pub(crate) mod arguments;
+mod budget;
 mod inputs;
 pub(crate) mod kernels;
+mod loading;
+mod memory;
+mod pieces;
 mod pools;
 mod rank;
 mod sampling;
@@ -16,10 +20,13 @@ mod step;
 mod weights;
 mod workspace;
 
+pub use self::loading::Loading;
+pub use budget::{Budget, BudgetError, CacheSize, Demand, Obstacle, RESERVE_BYTES, plan};
 pub use kernels::{attention_tiles_shape, sources};
 pub use rank::RankError;
 
 use crate::gpu::{Gpu, GpuError};
+use loading::Progress;
 use overshot_backend::{
     Backend, BackendError, Member, Numerics, Ranks, RanksInfo, Shard, ShardError, StepMasks, StepPlan,
     StepResult,
@@ -28,6 +35,7 @@ use overshot_kv::PoolCapacity;
 use overshot_model::{Model, Spec};
 use rank::CudaRank;
 use std::sync::Arc;
+use weights::DeviceWeights;
 
 /// How a [`CudaBackend`] runs.
 #[derive(Clone, Copy, Debug)]
@@ -55,14 +63,27 @@ pub enum CudaBackendError {
 }
 
 impl CudaBackend {
-    /// Uploads weights and takes all memory; nothing is allocated on a device afterwards.
+    /// As [`CudaBackend::load`], with nobody told of its progress.
     ///
     /// # Errors
-    /// A number of devices that this model cannot be split by; a device that refuses memory or kernels.
+    /// As there.
     pub fn new(
         model: &Arc<Model>,
         options: CudaOptions,
         gpus: Vec<Arc<dyn Gpu>>,
+    ) -> Result<Self, CudaBackendError> {
+        Self::load(model, options, gpus, Loading::quietly())
+    }
+
+    /// Takes all memory and brings the weights in; nothing is allocated on a device afterwards.
+    ///
+    /// # Errors
+    /// A number of devices that this model cannot be split by; a device that refuses memory or kernels.
+    pub fn load(
+        model: &Arc<Model>,
+        options: CudaOptions,
+        gpus: Vec<Arc<dyn Gpu>>,
+        loading: Loading,
     ) -> Result<Self, CudaBackendError> {
         let (spec, tp) = (&model.spec, gpus.len());
         Shard::check(spec, options.numerics, tp)?;
@@ -70,13 +91,35 @@ impl CudaBackend {
             gpus.first().map(|gpu| gpu.facts()).transpose()?.map_or(String::new(), |facts| facts.name);
         let name = if tp == 1 { format!("cuda ({device})") } else { format!("cuda ({tp} ranks, {device})") };
         let members = Member::group(tp).into_iter().map(|member| Some(member).filter(|_| tp > 1));
-        let ranks = members.zip(gpus).enumerate().map(|(rank, (member, gpu))| {
-            CudaRank::new(gpu, model.clone(), options, Shard::of(spec, rank, tp), member)
+        let shards: Vec<Shard> = (0..tp).map(|rank| Shard::of(spec, rank, tp)).collect();
+        let progress = Progress::of(model, &shards);
+        let ranks = members.zip(gpus).zip(shards).map(|((member, gpu), shard)| {
+            CudaRank::new(gpu, model.clone(), options, shard, member, loading, &progress)
         });
         let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
         let info = RanksInfo { name, spec: spec.clone(), capacity: options.capacity };
         Ok(CudaBackend { ranks: Ranks::start(info, ranks)? })
     }
+}
+
+/// Brings a model's weights to devices, all of which they take, and lets go of them: for those who measure it. Returns their
+/// bytes.
+///
+/// # Errors
+/// As [`CudaBackend::load`].
+pub fn bring_weights(
+    model: &Model,
+    gpus: &[Arc<dyn Gpu>],
+    loading: Loading,
+) -> Result<u64, CudaBackendError> {
+    let tp = gpus.len();
+    Shard::check(&model.spec, Numerics::default(), tp)?;
+    let shards: Vec<Shard> = (0..tp).map(|rank| Shard::of(&model.spec, rank, tp)).collect();
+    let progress = Progress::of(model, &shards);
+    for (gpu, shard) in gpus.iter().zip(&shards) {
+        DeviceWeights::load(gpu, &model.weights, shard, loading, &progress)?;
+    }
+    Ok(progress.all)
 }
 
 impl Backend for CudaBackend {

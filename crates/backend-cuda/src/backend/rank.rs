@@ -3,6 +3,8 @@
 use super::CudaOptions;
 use super::inputs::{DrawsOn, Inputs, Layout, parts};
 use super::kernels::Kernels;
+use super::loading::{Loading, Progress};
+use super::memory::RankMemory;
 use super::pools::DevicePools;
 use super::sampling::{DeviceSampler, Request};
 use super::step::{Place, Step};
@@ -12,7 +14,6 @@ use crate::gpu::{Buffer, Gpu, GpuError};
 use overshot_backend::{
     Member, PeerGone, Rank, RowDraw, RowResult, Sampler, Shard, StepMasks, StepPlan, draw_rows,
 };
-use overshot_kv::Pool;
 use overshot_model::{Model, Spec};
 use std::sync::Arc;
 
@@ -53,21 +54,24 @@ impl CudaRank {
         options: CudaOptions,
         shard: Shard,
         member: Option<Member>,
+        loading: Loading,
+        progress: &Progress,
     ) -> Result<Self, GpuError> {
         let spec = &model.spec;
-        let capacity = options.capacity;
-        // Every row of a plan has a page of its own to write.
-        let rows_max = if member.is_some() { 0 } else { capacity.pages(Pool::Window) };
+        // What may be missing is looked for before minutes of reading.
+        let kernels = Kernels::load(&*gpu)?.with_index_heads(&*gpu, shard.index_heads.len())?;
+        let memory = RankMemory::take(&gpu, spec, options, &shard, draws_on(member.as_ref()))?;
+        let RankMemory { pools, inputs, space, device_sampler, draw_logits } = memory;
         Ok(CudaRank {
             places: places(spec),
-            kernels: Kernels::load(&*gpu)?.with_index_heads(&*gpu, shard.index_heads.len())?,
-            weights: DeviceWeights::upload(&gpu, &model.weights, &shard)?,
-            pools: DevicePools::new(&gpu, spec, options.numerics, capacity)?,
-            inputs: Inputs::new(&gpu, spec, capacity, options.tokens_max)?,
-            space: Workspace::new(&gpu, spec, &shard, options.tokens_max, capacity.longest_set_tokens())?,
+            kernels,
+            weights: DeviceWeights::load(&gpu, &model.weights, &shard, loading, progress)?,
+            pools,
+            inputs,
+            space,
             sampler: Sampler::default(),
-            device_sampler: DeviceSampler::new(&gpu, spec.vocab_size, DRAWS_AT_A_TIME.min(rows_max))?,
-            draw_logits: Buffer::new(&gpu, rows_max * spec.vocab_size)?,
+            device_sampler,
+            draw_logits,
             logits: Vec::new(),
             drawn: Vec::new(),
             options,
@@ -78,14 +82,11 @@ impl CudaRank {
     }
 }
 
-/// A draw takes 12 bytes of scratch for every token of the vocabulary.
-const DRAWS_AT_A_TIME: usize = 64;
+fn draws_on(member: Option<&Member>) -> DrawsOn {
+    if member.is_some() { DrawsOn::Host } else { DrawsOn::Device }
+}
 
 impl CudaRank {
-    fn draws_on(&self) -> DrawsOn {
-        if self.member.is_some() { DrawsOn::Host } else { DrawsOn::Device }
-    }
-
     fn draw_on_device(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, RankError> {
         let vocab = self.model.spec.vocab_size;
         let draws: Vec<_> = plan
@@ -139,7 +140,7 @@ impl Rank for CudaRank {
             self.pools.apply(&self.kernels, *op)?;
         }
         self.logits.clear();
-        let draws_on = self.draws_on();
+        let draws_on = draws_on(self.member.as_ref());
         let mut draws_before = 0;
         for part in parts(plan, self.options.tokens_max) {
             let layout = Layout::new(plan, &part, &self.drawn, draws_on);
@@ -167,7 +168,7 @@ impl Rank for CudaRank {
 
     fn draw(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, RankError> {
         let vocab = self.model.spec.vocab_size;
-        let results = match self.draws_on() {
+        let results = match draws_on(self.member.as_ref()) {
             DrawsOn::Device => self.draw_on_device(plan, masks)?,
             DrawsOn::Host => draw_rows(&mut self.sampler, plan, masks, &self.drawn, &self.logits, vocab),
         };

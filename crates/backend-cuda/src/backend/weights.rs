@@ -1,10 +1,14 @@
-//! A rank's share of the weights on its device, in their stored formats: one allocation, filled from the mapped files.
+//! A rank's share of the weights on its device, in their stored formats: one allocation, and what of the model lies where in
+//! it. Filled from the mapped files by `loading.rs`.
 
 use super::arguments as args;
+use super::loading::{Loading, Progress, load};
+use super::pieces::{Arena, Group};
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, bytes_of};
 use overshot_backend::Shard;
 use overshot_model::{
-    Compressor, Expert, Format, HEAD_DIM, HyperConnection, INDEX_DIM, Layer, Matrix, Routing, Weights,
+    Compressor, Expert, FeedForward, Format, HEAD_DIM, HyperConnection, INDEX_DIM, Indexer, Layer, Matrix,
+    Routing, Weights,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,94 +71,122 @@ pub struct DeviceIndexer {
 }
 
 impl DeviceWeights {
-    pub fn upload(gpu: &Arc<dyn Gpu>, weights: &Weights, shard: &Shard) -> Result<Self, GpuError> {
-        let mut counted = Arena { buffer: None, used: 0 };
-        place(weights, shard, &mut counted)?;
-        let mut arena = Arena { buffer: Some(Buffer::new(gpu, counted.used)?), used: 0 };
-        let Placed { embed, layers, hc_head, norm, head } = place(weights, shard, &mut arena)?;
-        let arena = arena.buffer.expect("made above");
-        Ok(DeviceWeights { embed, layers, hc_head, norm, head, _arena: arena })
+    /// Bytes of a rank's share on its device.
+    pub fn bytes(weights: &Weights, shard: &Shard) -> usize {
+        let mut arena = Arena::counting();
+        place(weights, shard, &mut arena);
+        arena.used()
+    }
+
+    pub fn load(
+        gpu: &Arc<dyn Gpu>,
+        weights: &Weights,
+        shard: &Shard,
+        loading: Loading,
+        progress: &Progress,
+    ) -> Result<Self, GpuError> {
+        let buffer = Buffer::new(gpu, Self::bytes(weights, shard))?;
+        let mut arena = Arena::at(buffer.address());
+        let Placed { embed, layers, hc_head, norm, head } = place(weights, shard, &mut arena);
+        load(gpu, &arena.into_pieces(), &buffer, loading, progress)?;
+        Ok(DeviceWeights { embed, layers, hc_head, norm, head, _arena: buffer })
     }
 }
 
-/// Puts one thing behind the other. Without a buffer it only counts.
-struct Arena {
-    buffer: Option<Buffer<u8>>,
-    used: usize,
-}
-
-const ALIGN: usize = 256;
-
+/// What the model's parts become in an arena.
 impl Arena {
-    fn bytes(&mut self, bytes: &[u8]) -> Result<DeviceAddress, GpuError> {
-        let at = self.used;
-        self.used = (at + bytes.len()).next_multiple_of(ALIGN);
-        let Some(buffer) = &mut self.buffer else { return Ok(DeviceAddress::NULL) };
-        buffer.copy_in_at(at, bytes)?;
-        Ok(buffer.at(at))
+    fn floats(&mut self, group: Group, tensor: &'static str, values: &[f32]) -> DeviceAddress {
+        let bytes = || values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.made(group, tensor, size_of_val(values), bytes)
     }
 
-    fn floats(&mut self, values: &[f32]) -> Result<DeviceAddress, GpuError> {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.bytes(&bytes)
-    }
-
-    fn matrix(&mut self, matrix: &Matrix) -> Result<args::Matrix, GpuError> {
-        self.columns(matrix, 0..matrix.cols)
+    fn matrix(&mut self, group: Group, tensor: &'static str, matrix: &Matrix) -> args::Matrix {
+        self.columns(group, tensor, matrix, 0..matrix.cols)
     }
 
     /// Some columns of a matrix, whose scales stay whole.
-    fn columns(&mut self, matrix: &Matrix, columns: Range<usize>) -> Result<args::Matrix, GpuError> {
+    fn columns(
+        &mut self,
+        group: Group,
+        tensor: &'static str,
+        matrix: &Matrix,
+        columns: Range<usize>,
+    ) -> args::Matrix {
         let format = matrix.format;
-        let data = if columns.len() == matrix.cols {
-            self.bytes(matrix.data())?
-        } else {
-            let bytes = format.row_bytes(columns.start)..format.row_bytes(columns.end);
-            let rows = (0..matrix.rows).flat_map(|row| &matrix.row(row)[bytes.clone()]);
-            let cut: Vec<u8> = rows.copied().collect();
-            self.bytes(&cut)?
-        };
+        let bytes = format.row_bytes(columns.start)..format.row_bytes(columns.end);
         let first_row = match format {
             Format::Fp8 => Format::FP8_BLOCK - matrix.rows_to_next_scale(0),
             _ => 0,
         };
         let scales = match matrix.rows {
-            0 => &[][..],
-            rows => &matrix.scales()[matrix.scale_row_range(0).start..matrix.scale_row_range(rows - 1).end],
+            0 => 0..0,
+            rows => matrix.scale_row_range(0).start..matrix.scale_row_range(rows - 1).end,
         };
-        Ok(args::Matrix {
-            data,
-            scales: self.bytes(scales)?,
+        args::Matrix {
+            data: self.data(group, tensor, matrix, bytes),
+            scales: self.scales(group, tensor, matrix, scales),
             rows: matrix.rows as i32,
             cols: columns.len() as i32,
             format: format as i32,
             first_row: first_row as i32,
             first_col: columns.start as i32,
             scale_stride: format.scale_row_bytes(matrix.cols) as i32,
-        })
+        }
     }
 
-    fn site(&mut self, site: &HyperConnection) -> Result<Site, GpuError> {
-        let mut mix = vec![0.0; site.mix.rows * site.mix.cols];
-        mix.chunks_exact_mut(site.mix.cols).enumerate().for_each(|(row, out)| site.mix.decode_row(row, out));
-        Ok(Site { mix: self.floats(&mix)?, base: self.floats(&site.base)?, scale: self.floats(&site.scale)? })
+    fn site(&mut self, group: Group, site: &HyperConnection) -> Site {
+        let (rows, cols) = (site.mix.rows, site.mix.cols);
+        let mix = || {
+            let mut mix = vec![0.0; rows * cols];
+            mix.chunks_exact_mut(cols).enumerate().for_each(|(row, out)| site.mix.decode_row(row, out));
+            mix.into_iter().flat_map(f32::to_le_bytes).collect()
+        };
+        Site {
+            mix: self.made(group, "mix", rows * cols * size_of::<f32>(), mix),
+            base: self.floats(group, "base", &site.base),
+            scale: self.floats(group, "scale", &site.scale),
+        }
     }
 
-    fn compressor(&mut self, compressor: &Compressor) -> Result<DeviceCompressor, GpuError> {
-        Ok(DeviceCompressor {
-            wkv: self.matrix(&compressor.wkv)?,
-            wgate: self.matrix(&compressor.wgate)?,
-            ape: self.floats(&compressor.ape)?,
-            norm: self.floats(&compressor.norm)?,
-        })
+    fn compressor(&mut self, group: Group, compressor: &Compressor) -> DeviceCompressor {
+        DeviceCompressor {
+            wkv: self.matrix(group, "wkv", &compressor.wkv),
+            wgate: self.matrix(group, "wgate", &compressor.wgate),
+            ape: self.floats(group, "ape", &compressor.ape),
+            norm: self.floats(group, "norm", &compressor.norm),
+        }
     }
 
-    fn expert(&mut self, expert: &Expert) -> Result<args::Expert, GpuError> {
-        Ok(args::Expert {
-            w1: self.matrix(&expert.w1)?,
-            w3: self.matrix(&expert.w3)?,
-            w2: self.matrix(&expert.w2)?,
-        })
+    fn indexer(&mut self, layer: usize, indexer: &Indexer, shard: &Shard) -> DeviceIndexer {
+        let group = Group::of_layer(layer, "attn.indexer");
+        let heads = &shard.index_heads;
+        let wq_b = indexer.wq_b.slice_rows(heads.start * INDEX_DIM..heads.end * INDEX_DIM);
+        let weights_proj = indexer.weights_proj.slice_rows(heads.clone());
+        DeviceIndexer {
+            wq_b: self.matrix(group, "wq_b", &wq_b),
+            weights_proj: self.matrix(group, "weights_proj", &weights_proj),
+            compressor: self
+                .compressor(Group::of_layer(layer, "attn.indexer.compressor"), &indexer.compressor),
+        }
+    }
+
+    fn expert(&mut self, group: Group, expert: &Expert) -> args::Expert {
+        args::Expert {
+            w1: self.matrix(group, "w1", &expert.w1),
+            w3: self.matrix(group, "w3", &expert.w3),
+            w2: self.matrix(group, "w2", &expert.w2),
+        }
+    }
+
+    /// The rank's experts, then the shared one; their table is what kernels are given.
+    fn experts(&mut self, layer: usize, ffn: &FeedForward, shard: &Shard) -> DeviceAddress {
+        let group = Group::of_layer(layer, "ffn.experts");
+        let routed = shard.experts.clone().map(|index| (group.numbered(index), &ffn.experts[index]));
+        let shared = (Group::of_layer(layer, "ffn.shared"), &ffn.shared);
+        let experts: Vec<_> =
+            routed.chain([shared]).map(|(group, expert)| self.expert(group, expert)).collect();
+        let table = || experts.iter().flat_map(|expert| bytes_of(expert).to_vec()).collect();
+        self.made(group, "table", size_of_val(experts.as_slice()), table)
     }
 }
 
@@ -166,64 +198,59 @@ struct Placed {
     head: args::Matrix,
 }
 
-fn place(weights: &Weights, shard: &Shard, arena: &mut Arena) -> Result<Placed, GpuError> {
-    Ok(Placed {
-        embed: arena.matrix(&weights.embed.slice_rows(shard.vocab.clone()))?,
-        head: arena.matrix(&weights.head.slice_rows(shard.vocab.clone()))?,
-        hc_head: arena.site(&weights.hc_head)?,
-        norm: arena.floats(&weights.norm)?,
+fn place(weights: &Weights, shard: &Shard, arena: &mut Arena) -> Placed {
+    let (model, vocab) = (Group::MODEL, &shard.vocab);
+    Placed {
+        embed: arena.matrix(model, "embed", &weights.embed.slice_rows(vocab.clone())),
+        head: arena.matrix(model, "head", &weights.head.slice_rows(vocab.clone())),
+        hc_head: arena.site(Group { part: "hc_head", ..model }, &weights.hc_head),
+        norm: arena.floats(model, "norm", &weights.norm),
         layers: weights
             .layers
             .iter()
-            .map(|layer| place_layer(layer, shard, arena))
-            .collect::<Result<_, _>>()?,
-    })
+            .enumerate()
+            .map(|(index, layer)| place_layer(index, layer, shard, arena))
+            .collect(),
+    }
 }
 
-fn place_layer(layer: &Layer, shard: &Shard, arena: &mut Arena) -> Result<DeviceLayer, GpuError> {
+fn place_layer(index: usize, layer: &Layer, shard: &Shard, arena: &mut Arena) -> DeviceLayer {
     let (attn, ffn) = (&layer.attn, &layer.ffn);
+    let group = |part| Group::of_layer(index, part);
+    let (whole, at, feed) = (group(""), group("attn"), group("ffn"));
     let rows = |range: &Range<usize>, each: usize| range.start * each..range.end * each;
-    let o_lora = attn.wo_a[0].rows;
-    let indexer = attn.indexer.as_ref().map(|indexer| {
-        Ok::<_, GpuError>(DeviceIndexer {
-            wq_b: arena.matrix(&indexer.wq_b.slice_rows(rows(&shard.index_heads, INDEX_DIM)))?,
-            weights_proj: arena.matrix(&indexer.weights_proj.slice_rows(shard.index_heads.clone()))?,
-            compressor: arena.compressor(&indexer.compressor)?,
-        })
-    });
     let (table, bias) = match &ffn.routing {
         Routing::Hash { experts_of_token } => {
-            let bytes: Vec<u8> = experts_of_token.iter().flat_map(|expert| expert.to_le_bytes()).collect();
-            (arena.bytes(&bytes)?, DeviceAddress::NULL)
+            let bytes = || experts_of_token.iter().flat_map(|expert| expert.to_le_bytes()).collect();
+            let len = size_of_val(experts_of_token.as_slice());
+            (arena.made(feed, "experts_of_token", len, bytes), DeviceAddress::NULL)
         }
-        Routing::Learned { bias } => (DeviceAddress::NULL, arena.floats(bias)?),
+        Routing::Learned { bias } => (DeviceAddress::NULL, arena.floats(feed, "bias", bias)),
     };
-    let own = ffn.experts[shard.experts.clone()].iter().chain([&ffn.shared]);
-    let experts = own.map(|expert| arena.expert(expert)).collect::<Result<Vec<_>, _>>()?;
-    let experts: Vec<u8> = experts.iter().flat_map(|expert| bytes_of(expert).to_vec()).collect();
-    Ok(DeviceLayer {
-        hc_attn: arena.site(&layer.hc_attn)?,
-        attn_norm: arena.floats(&layer.attn_norm)?,
-        hc_ffn: arena.site(&layer.hc_ffn)?,
-        ffn_norm: arena.floats(&layer.ffn_norm)?,
-        wq_a: arena.matrix(&attn.wq_a)?,
-        q_norm: arena.floats(&attn.q_norm)?,
-        wq_b: arena.matrix(&attn.wq_b.slice_rows(rows(&shard.heads, HEAD_DIM)))?,
-        wkv: arena.matrix(&attn.wkv)?,
-        kv_norm: arena.floats(&attn.kv_norm)?,
-        sink: arena.floats(&attn.sink[shard.heads.clone()])?,
-        wo_a: attn.wo_a[shard.groups.clone()]
-            .iter()
-            .map(|matrix| arena.matrix(matrix))
-            .collect::<Result<_, _>>()?,
-        wo_b: arena.columns(&attn.wo_b, rows(&shard.groups, o_lora))?,
-        compressor: attn.compressor.as_ref().map(|compressor| arena.compressor(compressor)).transpose()?,
-        indexer: indexer.transpose()?,
-        gate: arena.matrix(&ffn.gate)?,
+    let wo_a = shard.groups.clone().map(|number| (number, &attn.wo_a[number]));
+    DeviceLayer {
+        hc_attn: arena.site(group("hc_attn"), &layer.hc_attn),
+        attn_norm: arena.floats(whole, "attn_norm", &layer.attn_norm),
+        hc_ffn: arena.site(group("hc_ffn"), &layer.hc_ffn),
+        ffn_norm: arena.floats(whole, "ffn_norm", &layer.ffn_norm),
+        wq_a: arena.matrix(at, "wq_a", &attn.wq_a),
+        q_norm: arena.floats(at, "q_norm", &attn.q_norm),
+        wq_b: arena.matrix(at, "wq_b", &attn.wq_b.slice_rows(rows(&shard.heads, HEAD_DIM))),
+        wkv: arena.matrix(at, "wkv", &attn.wkv),
+        kv_norm: arena.floats(at, "kv_norm", &attn.kv_norm),
+        sink: arena.floats(at, "sink", &attn.sink[shard.heads.clone()]),
+        wo_a: wo_a.map(|(number, matrix)| arena.matrix(at.numbered(number), "wo_a", matrix)).collect(),
+        wo_b: arena.columns(at, "wo_b", &attn.wo_b, rows(&shard.groups, attn.wo_a[0].rows)),
+        compressor: attn
+            .compressor
+            .as_ref()
+            .map(|compressor| arena.compressor(group("attn.compressor"), compressor)),
+        indexer: attn.indexer.as_ref().map(|indexer| arena.indexer(index, indexer, shard)),
+        gate: arena.matrix(feed, "gate", &ffn.gate),
         table,
         bias,
-        experts: arena.bytes(&experts)?,
+        experts: arena.experts(index, ffn, shard),
         routed_format: ffn.experts[0].w1.format,
         shared_format: ffn.shared.w1.format,
-    })
+    }
 }

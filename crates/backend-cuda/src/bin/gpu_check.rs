@@ -1,17 +1,19 @@
 //! `gpu-check run`: every decode kernel against float64, then timed; `gpu-check prefill`: attention and indexer of many
 //! tokens likewise. `gpu-check build FOLDER ARCHITECTURE...`: cubins
 //! for a machine that has a GPU but no compiler; `gpu-check archive FILE`: the kernels of a release, for the build to put into
-//! the binary. Both need NVRTC, no GPU.
+//! the binary. Both need NVRTC, no GPU. `gpu-check load MODEL DEVICE..`: how fast weights come to GPUs, beside a plain read.
 
 use overshot_backend_cuda::archive;
 use overshot_backend_cuda::cubins::{Cubins, Source};
 use overshot_backend_cuda::cuda::Compiler;
+use overshot_backend_cuda::devices;
 use overshot_backend_cuda::selftest::{self, Options, prefill};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE... [--only NAME]...
        gpu-check archive FILE
+       gpu-check load MODEL DEVICE...
        gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...
                      [--decode-kernel NAME[:PARTS]] [--case NAME]... [--suite main|steps|few|large|long|uneven]... [--prices ROW,PART]
        gpu-check prefill [--seed N] [--rounds N]";
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.split_first() {
         Some((command, rest)) if command == "build" => build(rest),
         Some((command, [file])) if command == "archive" => write_archive(file),
+        Some((command, [model, devices @ ..])) if command == "load" => load(model, devices),
         Some((command, rest)) if command == "run" => run(rest),
         Some((command, rest)) if command == "prefill" => check_prefill(rest),
         _ => Err(USAGE.into()),
@@ -71,7 +74,7 @@ fn write_archive(file: &str) -> Outcome {
     let cubins = Cubins { compiler, folder: Some(std::env::temp_dir().join("overshot-cubins")) };
     let mut kernels = Vec::new();
     for architecture in archive::ARCHITECTURES {
-        for source in selftest::shipped_sources(architecture) {
+        for source in archive::shipped_sources(architecture) {
             let cubin = cubins.get(&source, architecture)?;
             println!("{} {architecture}: {} bytes", source.name, cubin.len());
             kernels.push((source, architecture, cubin));
@@ -81,6 +84,12 @@ fn write_archive(file: &str) -> Outcome {
     std::fs::write(file, &bytes)?;
     println!("{file}: {} kernels in {} bytes; build with OVERSHOT_CUBINS={file}", kernels.len(), bytes.len());
     Ok(())
+}
+
+fn load(model: &str, ordinals: &[String]) -> Outcome {
+    let ordinals: Vec<usize> = ordinals.iter().map(|number| number.parse()).collect::<Result<_, _>>()?;
+    let gpus = devices::open(if ordinals.is_empty() { &[0] } else { &ordinals })?;
+    Ok(selftest::loading::compare(model.as_ref(), &gpus, &mut std::io::stdout())?)
 }
 
 fn run(arguments: &[String]) -> Outcome {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{CudaError, check};
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use serde::{Deserialize, Serialize};
 
 /// CUDA 13.0, the toolkit whose cubins are loaded and whose functions are called.
@@ -56,7 +56,10 @@ impl Device {
         unsafe {
             check("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal))
                 .map_err(|error| CudaError::NoDevice { reason: error.to_string() })?;
-            check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
+            match sys::cuDevicePrimaryCtxRetain(&mut context, device) {
+                CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => return Err(CudaError::Busy { ordinal }),
+                result => check("cuDevicePrimaryCtxRetain", result)?,
+            }
         }
         let device = Device { device, context };
         device.make_current()?;
@@ -85,8 +88,10 @@ impl Device {
         self.make_current()?;
         let mut address = 0;
         // SAFETY: `address` is a live local; the context is current.
-        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes) })?;
-        Ok(address)
+        match unsafe { sys::cuMemAlloc_v2(&mut address, bytes) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(CudaError::OutOfMemory { bytes }),
+            result => check("cuMemAlloc", result).map(|()| address),
+        }
     }
 
     /// # Safety

@@ -6,11 +6,13 @@
 mod device;
 mod module;
 mod nvrtc;
+mod pinned;
 mod stream;
 
 pub use device::{Device, DeviceFacts, devices};
 pub use module::{Grid, Kernel, KernelFacts};
 pub use nvrtc::{Compiled, Compiler, Header};
+pub use pinned::PinnedMemory;
 pub use stream::{Event, Graph, Stream};
 
 use cudarc::driver::sys::CUresult;
@@ -23,6 +25,17 @@ pub enum CudaError {
     NoDevice { reason: String },
     #[error("the CUDA driver is too old: it speaks CUDA {}.{}, cubins here need 13.0 (driver 580 or newer)", .version / 1000, .version % 1000 / 10)]
     OldDriver { version: i32 },
+    #[error(
+        "GPU {ordinal} is taken: another process holds it alone; end that process, or choose another GPU with --devices"
+    )]
+    Busy { ordinal: i32 },
+    #[error(
+        "a GPU has no {bytes} bytes left in one piece: another process took memory after it was planned; end that process, or plan \
+         for less"
+    )]
+    OutOfMemory { bytes: usize },
+    #[error("{bytes} bytes of host memory cannot be pinned: free some memory of this machine")]
+    NoPinnedMemory { bytes: usize },
     #[error("{call} failed: {reason}")]
     Call { call: &'static str, reason: String },
     #[error(

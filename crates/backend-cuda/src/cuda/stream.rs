@@ -31,10 +31,11 @@ impl Stream {
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
-    /// The source may be reused at once: the driver stages pageable memory before it returns.
+    /// Pageable memory may be reused at once, as the driver stages it before this returns; pinned memory only when the stream
+    /// has come past the copy.
     ///
     /// # Safety
-    /// There are that many bytes at `to`.
+    /// There are that many bytes at `to`, and the source is as said.
     pub unsafe fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
         self.device.make_current()?;
         // SAFETY: the caller's word for the destination.

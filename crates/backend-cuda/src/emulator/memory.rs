@@ -11,10 +11,10 @@ const ZONE: usize = 256;
 const ZONE_BYTE: u8 = 0xfd;
 const FRESH_BYTE: u8 = 0xff;
 
-/// By address.
-#[derive(Default)]
 pub struct Memory {
+    /// By address.
     allocations: BTreeMap<u64, Allocation>,
+    free_bytes: usize,
 }
 
 struct Allocation {
@@ -65,15 +65,26 @@ impl Drop for Allocation {
 }
 
 impl Memory {
+    pub fn new(bytes: usize) -> Self {
+        Memory { allocations: BTreeMap::new(), free_bytes: bytes }
+    }
+
+    pub fn free_bytes(&self) -> usize {
+        self.free_bytes
+    }
+
     pub fn allocate(&mut self, bytes: usize) -> Result<DeviceAddress, EmulatorError> {
-        let allocation = Allocation::new(bytes).ok_or(EmulatorError::Memory { given: bytes })?;
+        let none = EmulatorError::Memory { given: bytes, free: self.free_bytes };
+        let Some(left) = self.free_bytes.checked_sub(bytes) else { return Err(none) };
+        let allocation = Allocation::new(bytes).ok_or(none)?;
         let address = allocation.start as u64 + ZONE as u64;
         self.allocations.insert(address, allocation);
+        self.free_bytes = left;
         Ok(DeviceAddress(address))
     }
 
     pub fn free(&mut self, address: DeviceAddress) {
-        self.allocations.remove(&address.0);
+        self.free_bytes += self.allocations.remove(&address.0).map_or(0, |allocation| allocation.bytes);
     }
 
     /// `bytes` from `at` on, which lie in one allocation.
@@ -114,8 +125,9 @@ mod tests {
 
     #[test]
     fn a_byte_behind_an_allocation_is_noticed_and_slices_stay_inside() {
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(150);
         let address = memory.allocate(100).unwrap();
+        assert!(memory.free_bytes() == 50 && memory.allocate(51).is_err());
         assert!(memory.slice(address, 100).unwrap().iter().all(|byte| *byte == FRESH_BYTE));
         assert!(memory.slice(address, 101).is_err() && memory.slice(address.plus(60), 41).is_err());
         assert!(memory.check("k").is_ok());
@@ -128,5 +140,6 @@ mod tests {
         );
         memory.free(address);
         assert!(memory.check("k").is_ok() && memory.slice(address, 1).is_err());
+        assert_eq!(memory.free_bytes(), 150);
     }
 }

@@ -8,7 +8,7 @@ mod memory;
 pub use library::Order;
 
 use crate::cubins::Source;
-use crate::gpu::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, KernelFacts, Mark, Shape};
+use crate::gpu::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, KernelFacts, Mark, Shape, Staging};
 use library::{Entry, Library};
 use memory::Memory;
 use std::path::PathBuf;
@@ -29,8 +29,8 @@ pub enum EmulatorError {
     Launch { message: String },
     #[error("kernel {kernel} wrote outside of its memory: {what}")]
     OutOfBounds { kernel: String, what: String },
-    #[error("{given} bytes of emulated memory cannot be had")]
-    Memory { given: usize },
+    #[error("{given} bytes of emulated memory cannot be had: {free} are free")]
+    Memory { given: usize, free: usize },
 }
 
 /// What a device of this kind looks like to choosers: few multiprocessors, so that persistent kernels stay quick.
@@ -38,9 +38,11 @@ const FACTS: GpuFacts = GpuFacts {
     name: String::new(),
     sm: 90,
     multiprocessors: 4,
-    memory_free_bytes: 4 << 30,
+    memory_free_bytes: 0,
     shared_bytes_per_block: 232_448,
 };
+
+const MEMORY_BYTES: usize = 4 << 30;
 
 /// A GPU that is not there. Launches run before `launch` returns, so everything is in order.
 pub struct EmulatedGpu {
@@ -56,9 +58,14 @@ impl EmulatedGpu {
         Ok(EmulatedGpu {
             order,
             compiler: library::Compiler::open()?,
-            memory: Arc::default(),
+            memory: Arc::new(Mutex::new(Memory::new(MEMORY_BYTES))),
             marks: Mutex::default(),
         })
+    }
+
+    /// With so much memory instead of 4 GiB. The host's is taken with each allocation.
+    pub fn with_memory(self, bytes: usize) -> Self {
+        EmulatedGpu { memory: Arc::new(Mutex::new(Memory::new(bytes))), ..self }
     }
 }
 
@@ -69,7 +76,8 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
 
 impl Gpu for EmulatedGpu {
     fn facts(&self) -> Result<GpuFacts, GpuError> {
-        Ok(GpuFacts { name: format!("emulator, threads {}", self.order), ..FACTS })
+        let memory_free_bytes = lock(&self.memory).free_bytes();
+        Ok(GpuFacts { name: format!("emulator, threads {}", self.order), memory_free_bytes, ..FACTS })
     }
 
     fn allocate(&self, bytes: usize) -> Result<DeviceAddress, GpuError> {
@@ -95,6 +103,10 @@ impl Gpu for EmulatedGpu {
         Ok(())
     }
 
+    fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError> {
+        Ok(Box::new(EmulatedStaging { bytes: vec![0; bytes], memory: self.memory.clone() }))
+    }
+
     fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError> {
         let library = Library::get(&self.compiler, source)?;
         let entry = library.entry(entry)?;
@@ -114,6 +126,24 @@ impl Gpu for EmulatedGpu {
         let [begin, end] = *self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         let between = begin.zip(end).map(|(begin, end)| end.saturating_duration_since(begin));
         Ok(between.unwrap_or_default().as_secs_f64() * 1e6)
+    }
+}
+
+struct EmulatedStaging {
+    bytes: Vec<u8>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl Staging for EmulatedStaging {
+    fn bytes(&mut self) -> Result<&mut [u8], GpuError> {
+        Ok(&mut self.bytes)
+    }
+
+    unsafe fn upload(&mut self, len: usize, to: DeviceAddress) -> Result<(), GpuError> {
+        let room = self.bytes.len();
+        let bytes = self.bytes.get(..len).ok_or(GpuError::Size { given: len, room })?;
+        lock(&self.memory).slice(to, len)?.copy_from_slice(bytes);
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Device memory, taken once and given back when dropped.
 #![allow(unsafe_code)]
 
-use super::{Gpu, GpuError};
+use super::{Gpu, GpuError, Staging};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
@@ -78,6 +78,18 @@ impl<T: Plain> Buffer<T> {
             let bytes = std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values));
             self.gpu.copy_in(self.address.plus(at * size_of::<T>()), bytes)
         }
+    }
+
+    /// Begins to copy the first `count` values of a staging's buffer to the place from `at` on. Several threads may bring parts
+    /// at the same time.
+    pub fn receive(&self, at: usize, staging: &mut dyn Staging, count: usize) -> Result<(), GpuError> {
+        let room = self.len.saturating_sub(at);
+        if count > room {
+            return Err(GpuError::Size { given: count, room });
+        }
+        // SAFETY: there is room, and a buffer that is being filled is used by no launch yet: its owner has nothing to launch
+        // with until it has waited for its stagings.
+        unsafe { staging.upload(count * size_of::<T>(), self.at(at)) }
     }
 
     /// Waits for all queued work first.

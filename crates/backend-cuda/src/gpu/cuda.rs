@@ -1,10 +1,10 @@
 //! A GPU behind the CUDA driver: one stream, kernels from [`Cubins`].
 #![allow(unsafe_code)]
 
-use super::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, Mark, Shape};
+use super::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, Mark, Shape, Staging};
 use crate::archive;
 use crate::cubins::{Cubins, Source};
-use crate::cuda::{self, Compiler, Device, DeviceFacts, Event, KernelFacts, Stream};
+use crate::cuda::{self, Compiler, Device, DeviceFacts, Event, KernelFacts, PinnedMemory, Stream};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -116,9 +116,19 @@ impl Gpu for CudaGpu {
         Ok(unsafe { self.stream.fill(at.0, bytes, value) }?)
     }
 
+    fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError> {
+        let memory = PinnedMemory::new(self.device, bytes)?;
+        Ok(Box::new(CudaStaging { memory, stream: Stream::new(self.device)? }))
+    }
+
     fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError> {
         let cubin = self.cubin(source)?;
-        let kernel = cuda::Kernel::load(self.device, &cubin, entry, shape.threads, shape.shared_bytes)?;
+        let kernel = cuda::Kernel::load(self.device, &cubin, entry, shape.threads, shape.shared_bytes);
+        let kernel = kernel.map_err(|error| GpuError::KernelRefused {
+            name: source.name.clone(),
+            architecture: self.facts.architecture(),
+            source: error,
+        })?;
         Ok(Box::new(CudaKernel { kernel, stream: self.stream.clone() }))
     }
 
@@ -132,6 +142,34 @@ impl Gpu for CudaGpu {
 
     fn microseconds(&self) -> Result<f64, GpuError> {
         Ok(self.event(Mark::End).microseconds_since(self.event(Mark::Begin))?)
+    }
+}
+
+/// A stream of its own, so that waiting for one copy waits for no other.
+struct CudaStaging {
+    memory: PinnedMemory,
+    stream: Stream,
+}
+
+impl Staging for CudaStaging {
+    fn bytes(&mut self) -> Result<&mut [u8], GpuError> {
+        self.stream.synchronize()?;
+        Ok(self.memory.bytes_mut())
+    }
+
+    unsafe fn upload(&mut self, len: usize, to: DeviceAddress) -> Result<(), GpuError> {
+        let source = self.memory.bytes();
+        let room = source.len();
+        let source = source.get(..len).ok_or(GpuError::Size { given: len, room })?;
+        // SAFETY: the caller's word for the destination; `bytes` and `drop` wait for the copy before the source changes.
+        Ok(unsafe { self.stream.copy_in(to.0, source) }?)
+    }
+}
+
+impl Drop for CudaStaging {
+    fn drop(&mut self) {
+        // The memory is freed next, and a copy may be under way. Who wants to know whether it went well asks `bytes`.
+        let _ = self.stream.synchronize();
     }
 }
 

@@ -4,9 +4,11 @@
 
 mod buffer;
 mod cuda;
+mod tally;
 
 pub use buffer::{Buffer, DeviceAddress, Plain};
 pub use cuda::{CudaGpu, KernelStore};
+pub use tally::Tally;
 
 use crate::cubins::Source;
 pub use crate::cuda::{Grid, KernelFacts};
@@ -29,6 +31,14 @@ pub enum GpuError {
         "no kernel {name} for {architecture}: this binary was built without it, and there is no NVRTC to compile it; put libnvrtc.so.13 on the library path"
     )]
     NoKernel { name: String, architecture: String },
+    #[error(
+        "kernel {name} was made for {architecture} and this GPU refuses it ({source}): its driver may be too old"
+    )]
+    KernelRefused { name: String, architecture: String, source: CudaError },
+    #[error("{what} could not be brought to the GPU: {source}")]
+    Upload { what: String, source: Box<GpuError> },
+    #[error("a thread that loads weights cannot be started: {0}")]
+    Thread(std::io::Error),
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: std::io::Error },
 }
@@ -95,6 +105,9 @@ pub trait Gpu: Send + Sync {
     /// There are that many bytes at `at`.
     unsafe fn fill(&self, at: DeviceAddress, bytes: usize, value: u8) -> Result<(), GpuError>;
 
+    /// A way to bring in large things beside the queue, through a host buffer of `bytes`.
+    fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError>;
+
     fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError>;
 
     fn synchronize(&self) -> Result<(), GpuError>;
@@ -103,6 +116,19 @@ pub trait Gpu: Send + Sync {
 
     /// Microseconds between the last two marks; waits for both.
     fn microseconds(&self) -> Result<f64, GpuError>;
+}
+
+/// A host buffer that a device reads by itself. What was uploaded is there once `bytes` has returned again, or the staging
+/// is dropped.
+pub trait Staging: Send {
+    /// The buffer, as soon as its last upload is over.
+    fn bytes(&mut self) -> Result<&mut [u8], GpuError>;
+
+    /// Begins to copy the first `len` bytes.
+    ///
+    /// # Safety
+    /// There are that many bytes at `to`, and no queued work uses them.
+    unsafe fn upload(&mut self, len: usize, to: DeviceAddress) -> Result<(), GpuError>;
 }
 
 /// A kernel of one device, ready to be launched.

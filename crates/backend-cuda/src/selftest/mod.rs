@@ -6,6 +6,7 @@
 
 mod device_case;
 mod inputs;
+pub mod loading;
 pub mod matmul;
 pub mod prefill;
 mod reference;

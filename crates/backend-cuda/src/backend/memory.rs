@@ -1,0 +1,49 @@
+//! All that a rank takes of a device but its weights, once, when it starts. A plan of memory takes the same from a device that
+//! only counts: see `budget.rs`.
+
+use super::CudaOptions;
+use super::inputs::{DrawsOn, Inputs};
+use super::pools::DevicePools;
+use super::sampling::DeviceSampler;
+use super::workspace::Workspace;
+use crate::gpu::{Buffer, Gpu, GpuError};
+use overshot_backend::Shard;
+use overshot_kv::Pool;
+use overshot_model::Spec;
+use std::sync::Arc;
+
+/// A draw takes 12 bytes of scratch for every token of the vocabulary.
+const DRAWS_AT_A_TIME: usize = 64;
+
+pub struct RankMemory {
+    pub pools: DevicePools,
+    pub inputs: Inputs,
+    pub space: Workspace,
+    pub device_sampler: DeviceSampler,
+    /// Of the rows of the plan under way that draw, `[rows, vocab]`.
+    pub draw_logits: Buffer<f32>,
+}
+
+impl RankMemory {
+    pub fn take(
+        gpu: &Arc<dyn Gpu>,
+        spec: &Spec,
+        options: CudaOptions,
+        shard: &Shard,
+        draws_on: DrawsOn,
+    ) -> Result<Self, GpuError> {
+        let CudaOptions { numerics, capacity, tokens_max, .. } = options;
+        // Every row of a plan has a page of its own to write.
+        let draws_max = match draws_on {
+            DrawsOn::Device => capacity.pages(Pool::Window),
+            DrawsOn::Host => 0,
+        };
+        Ok(RankMemory {
+            pools: DevicePools::new(gpu, spec, numerics, capacity)?,
+            inputs: Inputs::new(gpu, spec, capacity, tokens_max)?,
+            space: Workspace::new(gpu, spec, shard, tokens_max, capacity.longest_set_tokens())?,
+            device_sampler: DeviceSampler::new(gpu, spec.vocab_size, DRAWS_AT_A_TIME.min(draws_max))?,
+            draw_logits: Buffer::new(gpu, draws_max * spec.vocab_size)?,
+        })
+    }
+}
