@@ -1,12 +1,14 @@
 //! The command line as a whole, and the flags that several commands share. A command's own flags stand in its
 //! file. Nothing is looked up here: what a flag means for a model is checked where the model is known.
 
+use crate::failure::bad_input;
 use crate::sampling::SamplingFlags;
 use crate::usage::{at_least_one, from_1_to_1024};
 use crate::{bench, chat, doctor, inspect, lab, run, score, selftest, serve};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -75,18 +77,43 @@ pub struct ComputeFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = from_1_to_1024)]
     pub threads: Option<u16>,
 
-    /// Ranks that share the model between them, with their threads: 1, 2 or 4
-    #[arg(long, value_name = "1|2|4", allow_negative_numbers = true, value_parser = rank_count, default_value = "1")]
-    pub tp: usize,
+    /// Ranks that share the model between them, with their threads, or a GPU each: 1, 2 or 4 [default: 1, or as many as --devices]
+    #[arg(long, value_name = "1|2|4", allow_negative_numbers = true, value_parser = rank_count)]
+    pub tp: Option<usize>,
 
-    /// What computes: cpu, or scripted:FILE, which plays the answers in FILE (JSON lines) and runs no model
-    #[arg(long, value_name = "cpu|scripted:FILE", default_value = "cpu")]
+    /// GPUs to compute on, by their numbers, each once [default: the first of this machine]
+    #[arg(long, value_name = "N,N,..", allow_negative_numbers = true)]
+    pub devices: Option<DeviceList>,
+
+    /// What computes: cpu, cuda, auto, which is cuda where a GPU can be used and else cpu, or scripted:FILE, which plays the answers
+    /// in FILE (JSON lines) and runs no model
+    #[arg(long, value_name = "cpu|cuda|auto|scripted:FILE", default_value = "cpu")]
     pub backend: BackendChoice,
 }
 
 impl ComputeFlags {
     pub fn numerics(&self) -> Numerics {
         Numerics { kv: self.cache.kv, index_keys: self.cache.index_keys, act: self.act }
+    }
+
+    /// Between which the model is shared.
+    ///
+    /// # Errors
+    /// `--tp` and `--devices` that disagree, devices for what needs none.
+    pub fn ranks(&self) -> anyhow::Result<usize> {
+        let Some(devices) = &self.devices else { return Ok(self.tp.unwrap_or(1)) };
+        let named = devices.0.len();
+        if !matches!(self.backend, BackendChoice::Cuda | BackendChoice::Auto) {
+            return Err(bad_input(format!(
+                "--devices {devices} names GPUs: add --backend cuda, or leave it out"
+            )));
+        }
+        match self.tp {
+            Some(tp) if tp != named => Err(bad_input(format!(
+                "--tp {tp} with --devices {devices}: every rank has a GPU of its own, so name {tp}, or leave --tp out"
+            ))),
+            _ => Ok(named),
+        }
     }
 }
 
@@ -121,7 +148,15 @@ impl Default for ComputeFlags {
     fn default() -> Self {
         let Numerics { kv, index_keys, act } = Numerics::default();
         let cache = CacheFlags { kv, index_keys };
-        ComputeFlags { model: None, cache, act, threads: None, tp: 1, backend: BackendChoice::Cpu }
+        ComputeFlags {
+            model: None,
+            cache,
+            act,
+            threads: None,
+            tp: None,
+            devices: None,
+            backend: BackendChoice::Cpu,
+        }
     }
 }
 
@@ -140,6 +175,12 @@ pub struct CacheFlags {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendChoice {
     Cpu,
+    Cuda,
+    /// [`BackendChoice::Cuda`] where a GPU can be used, else [`BackendChoice::Cpu`].
+    Auto,
+    /// The GPU's kernels on the host: slow, and right.
+    #[cfg(feature = "gpu-emulator")]
+    CudaEmulator,
     /// Answers from a file: for tests of everything but the model. See `scripted.rs`.
     Scripted(PathBuf),
 }
@@ -150,9 +191,38 @@ impl FromStr for BackendChoice {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "cpu" => Ok(BackendChoice::Cpu),
+            None if text == "cuda" => Ok(BackendChoice::Cuda),
+            None if text == "auto" => Ok(BackendChoice::Auto),
+            #[cfg(feature = "gpu-emulator")]
+            None if text == "cuda-emulator" => Ok(BackendChoice::CudaEmulator),
             Some(("scripted", file)) if !file.is_empty() => Ok(BackendChoice::Scripted(file.into())),
-            _ => Err("use cpu, or scripted:FILE with the path of a script".into()),
+            _ => Err("use cpu, cuda, auto, or scripted:FILE with the path of a script".into()),
         }
+    }
+}
+
+/// Numbers of GPUs as CUDA counts them, each once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceList(pub Vec<usize>);
+
+impl FromStr for DeviceList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split(',').map(|number| number.parse::<u16>().map(usize::from));
+        let numbers: Vec<usize> =
+            numbers.collect::<Result<_, _>>().map_err(|_| "use the numbers of GPUs, as in 0,1")?;
+        match numbers.iter().enumerate().find(|(at, number)| numbers[..*at].contains(number)) {
+            Some((_, twice)) => Err(format!("{twice} is there twice: every rank has a GPU of its own")),
+            None => Ok(DeviceList(numbers)),
+        }
+    }
+}
+
+impl fmt::Display for DeviceList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        f.write_str(&numbers.join(","))
     }
 }
 
@@ -187,6 +257,31 @@ mod tests {
         assert_eq!("scripted:a:b.jsonl".parse(), Ok(BackendChoice::Scripted("a:b.jsonl".into())));
         for text in ["", "gpu", "cpu:x", "scripted", "scripted:"] {
             assert!(text.parse::<BackendChoice>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ranks_and_devices_must_agree() {
+        let ranks = |flags: &[&str]| {
+            let line = [&["overshot", "score", "--ids", "x"], flags].concat();
+            let Command::Score(parsed) = Arguments::try_parse_from(line)?.command else {
+                panic!("another command")
+            };
+            parsed.compute.ranks()
+        };
+        assert_eq!(ranks(&[]).unwrap(), 1);
+        assert_eq!(ranks(&["--tp", "4"]).unwrap(), 4);
+        assert_eq!(ranks(&["--backend", "cuda", "--devices", "3,1"]).unwrap(), 2);
+        assert_eq!(ranks(&["--backend", "auto", "--devices", "0", "--tp", "1"]).unwrap(), 1);
+        for (flags, told) in [
+            (&["--backend", "cuda", "--devices", "0,1", "--tp", "4"][..], "so name 4"),
+            (&["--devices", "0"], "add --backend cuda"),
+            (&["--devices", "0,1,0"], "0 is there twice"),
+            (&["--devices", "one"], "use the numbers of GPUs"),
+            (&["--devices", ""], "use the numbers of GPUs"),
+        ] {
+            let error = ranks(flags).unwrap_err().to_string();
+            assert!(error.contains(told), "{flags:?}: {error}");
         }
     }
 

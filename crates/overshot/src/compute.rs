@@ -1,9 +1,12 @@
-//! From flags to a running backend.
+//! From flags to a running backend. What concerns GPUs is in `compute_gpu.rs`.
 
 use crate::args::{BackendChoice, ComputeFlags};
-use crate::failure::bad_input;
+use crate::compute_gpu;
+use crate::display::spinner;
+use crate::failure::{bad_input, note, one_line};
 use crate::model_source::ModelSource;
 use crate::scripted::read_scripts;
+use crate::table::bytes;
 use anyhow::Context;
 use overshot_backend::{Backend, ScriptedBackend, ShardError};
 use overshot_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
@@ -15,49 +18,103 @@ use std::sync::Arc;
 /// Faults to inject, for tests: see `crates/backend/src/faults.rs`.
 const FAULT_VARIABLE: &str = "OVERSHOT_FAULT";
 
-/// Starts the backend that the flags ask for, with a cache of that capacity.
+/// What a command wants of a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    pub cache: Cache,
+    /// Tokens of its largest step.
+    pub step_tokens: usize,
+    pub to_lower: ToLower,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Cache {
+    Fixed(PoolCapacity),
+    /// What a GPU has left beside all else, for so many requests; so many tokens where the memory is this machine's.
+    Rest {
+        requests: usize,
+        tokens_on_cpu: usize,
+    },
+}
+
+impl Cache {
+    fn on_cpu(self) -> PoolCapacity {
+        match self {
+            Cache::Fixed(capacity) => capacity,
+            Cache::Rest { requests, tokens_on_cpu } => PoolCapacity::shared_by(requests, tokens_on_cpu),
+        }
+    }
+}
+
+/// A command's flags that make it take less memory, for whoever has too little.
+#[derive(Clone, Copy, Debug)]
+pub struct ToLower {
+    /// Of what requests take however short they are, and steps.
+    pub requests: &'static str,
+    /// Of what grows with tokens.
+    pub cache: &'static str,
+}
+
+/// Starts the backend that the flags ask for, with a spinner on a terminal.
 pub fn start_backend(
     flags: &ComputeFlags,
+    source: &ModelSource,
     model: Arc<Model>,
-    capacity: PoolCapacity,
+    needs: Needs,
 ) -> anyhow::Result<Box<dyn Backend>> {
+    let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
+    let waiting = spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
+    let ranks = flags.ranks()?;
     let backend: Box<dyn Backend> = match &flags.backend {
-        BackendChoice::Cpu => {
-            let options = CpuOptions {
-                numerics: flags.numerics(),
-                capacity,
-                tp: flags.tp,
-                threads: flags.threads.map(usize::from),
-                isa: Isa::detect(),
-            };
-            match CpuBackend::new(model, options) {
-                Ok(backend) => Box::new(backend),
-                Err(error @ CpuError::Shard(ShardError::NotDivisible { .. })) => {
-                    return Err(bad_input(error.to_string()));
-                }
-                Err(error) => return Err(error).context("the CPU backend cannot start"),
-            }
+        BackendChoice::Cpu => cpu(flags, model, ranks, needs)?,
+        BackendChoice::Cuda => {
+            compute_gpu::start(compute_gpu::open(flags, ranks)?, flags, &model, needs, &waiting)?
         }
-        BackendChoice::Scripted(path) => Box::new(scripted(flags, &model, path, capacity)?),
+        BackendChoice::Auto => match compute_gpu::open_if_usable(flags, ranks)? {
+            Ok(gpus) => compute_gpu::start(gpus, flags, &model, needs, &waiting)?,
+            Err(unusable) => {
+                waiting.suspend(|| note(&format!("backend cpu: {unusable}")));
+                cpu(flags, model, ranks, needs)?
+            }
+        },
+        #[cfg(feature = "gpu-emulator")]
+        BackendChoice::CudaEmulator => {
+            compute_gpu::start(compute_gpu::emulated(ranks)?, flags, &model, needs, &waiting)?
+        }
+        BackendChoice::Scripted(path) => Box::new(scripted(source, &model, path, needs.cache.on_cpu())?),
     };
+    waiting.finish_and_clear();
     with_faults(backend)
+}
+
+fn cpu(flags: &ComputeFlags, model: Arc<Model>, tp: usize, needs: Needs) -> anyhow::Result<Box<dyn Backend>> {
+    let options = CpuOptions {
+        numerics: flags.numerics(),
+        capacity: needs.cache.on_cpu(),
+        tp,
+        threads: flags.threads.map(usize::from),
+        isa: Isa::detect(),
+    };
+    match CpuBackend::new(model, options) {
+        Ok(backend) => Ok(Box::new(backend)),
+        Err(error @ CpuError::Shard(ShardError::NotDivisible { .. })) => Err(bad_input(error.to_string())),
+        Err(error) => Err(error).context("the CPU backend cannot start"),
+    }
 }
 
 /// Plays a file. The model lends its spec, the longest context included, and its tokenizer; its weights are not read.
 fn scripted(
-    flags: &ComputeFlags,
+    source: &ModelSource,
     model: &Model,
     path: &Path,
     capacity: PoolCapacity,
 ) -> anyhow::Result<ScriptedBackend> {
-    let tokenizer = ModelSource::from_flag(flags.model.as_deref())?.tokenizer(model)?;
-    let scripts = read_scripts(path, &tokenizer)?;
+    let scripts = read_scripts(path, &source.tokenizer(model)?)?;
     ScriptedBackend::new(model.spec.clone(), capacity, scripts).context("the scripted backend cannot start")
 }
 
 #[cfg(feature = "fault-injection")]
 fn with_faults(backend: Box<dyn Backend>) -> anyhow::Result<Box<dyn Backend>> {
-    use crate::failure::note;
     let Some(text) = std::env::var_os(FAULT_VARIABLE) else { return Ok(backend) };
     let text = text.to_string_lossy();
     let faults = text.parse().map_err(|error| bad_input(format!("{FAULT_VARIABLE}: {error}")))?;
@@ -68,7 +125,7 @@ fn with_faults(backend: Box<dyn Backend>) -> anyhow::Result<Box<dyn Backend>> {
 #[cfg(not(feature = "fault-injection"))]
 fn with_faults(backend: Box<dyn Backend>) -> anyhow::Result<Box<dyn Backend>> {
     if std::env::var_os(FAULT_VARIABLE).is_some() {
-        crate::failure::note(&format!(
+        note(&format!(
             "warning: {FAULT_VARIABLE} changes nothing: this binary was built without the feature fault-injection"
         ));
     }

@@ -1,6 +1,7 @@
 //! How answers and waiting look on a terminal. What goes to a file or a pipe is the model's text, unchanged.
 
 use crate::session::Timing;
+use crate::table::bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 use overshot_chat::Delta;
 use std::borrow::Cow;
@@ -65,10 +66,21 @@ impl PrefillBar {
 
 /// `prompt [######--------------] 1234/4100 tokens, 12 s left`
 fn prefill_line(done: u64, all: u64, left: Duration) -> String {
+    format!("prompt {} {done}/{all} tokens, {} s left", cells(done, all), left.as_secs())
+}
+
+/// `loading [######--------------] 48.1 GB of 159.6 GB, 3.1 GB a second`
+pub fn loading_line(done: u64, all: u64, taken: Duration) -> String {
+    let speed = (done as f64 / taken.as_secs_f64().max(1e-3)) as u64;
+    format!("loading {} {} of {}, {} a second", cells(done, all), bytes(done), bytes(all), bytes(speed))
+}
+
+/// `[######--------------]`
+fn cells(done: u64, all: u64) -> String {
     const CELLS: u64 = 20;
-    let full = (done * CELLS).checked_div(all).unwrap_or(CELLS).min(CELLS) as usize;
-    let (full, empty) = ("#".repeat(full), "-".repeat(CELLS as usize - full));
-    format!("prompt [{full}{empty}] {done}/{all} tokens, {} s left", left.as_secs())
+    let full = (u128::from(done) * u128::from(CELLS)).checked_div(u128::from(all));
+    let full = full.map_or(CELLS, |full| full.min(u128::from(CELLS)) as u64) as usize;
+    format!("[{}{}]", "#".repeat(full), "-".repeat(CELLS as usize - full))
 }
 
 /// Whether a stream is a terminal: there, thinking is dimmed and control characters are made visible, so that no
@@ -235,6 +247,9 @@ mod tests {
         let line = prefill_line(1_025, 4_100, Duration::from_millis(12_300));
         assert_eq!(line, "prompt [#####---------------] 1025/4100 tokens, 12 s left");
         assert!(prefill_line(1, 0, Duration::ZERO).contains("[####################]"));
+        let line = loading_line(48_100_000_000, 159_600_000_000, Duration::from_secs(10));
+        assert_eq!(line, "loading [######--------------] 48.1 GB of 159.6 GB, 4.8 GB a second");
+        assert!(loading_line(u64::MAX, u64::MAX, Duration::ZERO).contains("[####################]"));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 
 use crate::failure::one_line;
 use crate::table::bytes;
-use overshot_backend_cuda::archive;
 use overshot_backend_cuda::cuda::{self, Compiler, DeviceFacts};
+use overshot_backend_cuda::{archive, devices};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -23,6 +23,8 @@ pub struct Gpu {
     built_in_kernels: BTreeMap<String, usize>,
     #[serde(flatten)]
     answer: Option<Answer>,
+    /// What `--backend auto` takes here.
+    auto_backend: &'static str,
     /// What stands between this machine and kernels on its GPUs, one sentence each.
     missing: Vec<String>,
 }
@@ -50,8 +52,11 @@ impl Gpu {
         let driver = driver();
         let built_in_kernels = archive::embedded().map(|archive| archive.counts()).unwrap_or_default();
         let answer = driver.as_ref().map(|_| ask_elsewhere().unwrap_or_else(failed));
-        let missing = missing(answer.as_ref(), &built_in_kernels);
-        Gpu { driver, built_in_kernels, answer, missing }
+        let nvrtc = answer.as_ref().is_some_and(|answer| answer.nvrtc.is_some());
+        let has_kernels = |architecture: &str| nvrtc || devices::are_built_in(architecture);
+        let auto_backend = auto_backend(answer.as_ref(), has_kernels);
+        let missing = missing(answer.as_ref(), has_kernels);
+        Gpu { driver, built_in_kernels, answer, auto_backend, missing }
     }
 
     /// # Errors
@@ -65,8 +70,7 @@ impl Gpu {
             let (major, minor) = (device.driver_cuda_version / 1000, device.driver_cuda_version % 1000 / 10);
             writeln!(
                 out,
-                "gpu             {}: sm_{}, {} multiprocessors, {}; driver for CUDA {major}.{minor}; no backend yet, `overshot selftest` \
-                 checks its kernels",
+                "gpu             {}: sm_{}, {} multiprocessors, {}; driver for CUDA {major}.{minor}; `overshot selftest` checks its kernels",
                 one_line(&device.name),
                 device.sm,
                 device.multiprocessors,
@@ -84,24 +88,28 @@ impl Gpu {
         let nvrtc = nvrtc
             .map_or_else(String::new, |(major, minor)| format!("; NVRTC {major}.{minor} compiles others"));
         writeln!(out, "gpu kernels     {built_in}{nvrtc}")?;
+        writeln!(
+            out,
+            "backend         cpu, as no flag asks for another; --backend auto takes {}",
+            self.auto_backend
+        )?;
         self.missing.iter().try_for_each(|sentence| writeln!(out, "missing         {}", one_line(sentence)))
     }
 }
 
-fn missing(answer: Option<&Answer>, built_in: &BTreeMap<String, usize>) -> Vec<String> {
+/// As `--backend auto` does, with the first device.
+fn auto_backend(answer: Option<&Answer>, has_kernels: impl Fn(&str) -> bool) -> &'static str {
+    let usable = |answer: &&Answer| devices::check(&answer.devices, &[0], has_kernels).is_ok();
+    if answer.filter(usable).is_some() { "cuda" } else { "cpu" }
+}
+
+fn missing(answer: Option<&Answer>, has_kernels: impl Fn(&str) -> bool) -> Vec<String> {
     let Some(answer) = answer else {
         return vec!["for a GPU: NVIDIA's driver, 580 or newer; models run on the processor without".into()];
     };
-    let unserved =
-        |device: &&DeviceFacts| answer.nvrtc.is_none() && !built_in.contains_key(&device.architecture());
-    let unserved = answer.devices.iter().filter(unserved).map(|device| {
-        format!(
-            "kernels for {} ({}): none are built in, and there is no libnvrtc.so.13 to compile them",
-            device.name,
-            device.architecture()
-        )
-    });
-    answer.failure.clone().into_iter().chain(unserved).collect()
+    let unusable = |ordinal| devices::check(&answer.devices, &[ordinal], &has_kernels).err();
+    let unusable = (0..answer.devices.len()).filter_map(unusable).map(|reason| reason.to_string());
+    answer.failure.clone().into_iter().chain(unusable).collect()
 }
 
 fn failed(reason: String) -> Answer {
@@ -173,17 +181,21 @@ mod tests {
             "threads_per_sm":2048,"clock_khz":1980000,"memory_clock_khz":3201000,"memory_bus_bits":6016}"#,
         )
         .unwrap();
-        let answer = |nvrtc| Answer { devices: vec![device.clone()], nvrtc, failure: None };
-        let kernels = BTreeMap::from([("sm_90a".to_owned(), 4)]);
-        assert!(missing(None, &kernels)[0].contains("driver"));
-        assert!(missing(Some(&answer(None)), &BTreeMap::new())[0].contains("NVIDIA H200 (sm_90a)"));
-        assert!(missing(Some(&answer(None)), &kernels).is_empty());
-        assert!(missing(Some(&answer(Some((13, 0)))), &BTreeMap::new()).is_empty());
-        assert_eq!(missing(Some(&failed("broken".into())), &kernels), ["broken"]);
+        let hopper = |architecture: &str| architecture == "sm_90a";
+        let answer = Answer { devices: vec![device], nvrtc: None, failure: None };
+        assert!(missing(None, hopper)[0].contains("driver"));
+        assert!(missing(Some(&answer), |_: &str| false)[0].contains("GPU 0 (NVIDIA H200) has no kernels"));
+        assert!(missing(Some(&answer), hopper).is_empty());
+        assert_eq!(missing(Some(&failed("broken".into())), hopper), ["broken"]);
+        assert_eq!(auto_backend(Some(&answer), hopper), "cuda");
+        assert_eq!(auto_backend(Some(&answer), |_: &str| false), "cpu");
+        assert_eq!(auto_backend(Some(&failed("broken".into())), hopper), "cpu");
+        assert_eq!(auto_backend(None, hopper), "cpu");
         let gpu = Gpu {
             driver: Some("libcuda.so.1".into()),
-            built_in_kernels: kernels,
-            answer: Some(answer(None)),
+            built_in_kernels: BTreeMap::from([("sm_90a".to_owned(), 4)]),
+            answer: Some(answer),
+            auto_backend: "cuda",
             missing: vec![],
         };
         let mut out = Vec::new();
@@ -193,5 +205,6 @@ mod tests {
             text.contains("NVIDIA H200: sm_90, 132 multiprocessors, 150.1 GB; driver for CUDA 13.0"),
             "{text}"
         );
+        assert!(text.contains("--backend auto takes cuda"), "{text}");
     }
 }

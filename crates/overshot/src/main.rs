@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod chat;
 mod compute;
+mod compute_gpu;
 mod display;
 mod doctor;
 mod doctor_gpu;

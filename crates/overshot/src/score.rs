@@ -2,7 +2,7 @@
 //! to the backend in step plans directly, as there is nothing to schedule; needs no tokenizer.
 
 use crate::args::ComputeFlags;
-use crate::compute::start_backend;
+use crate::compute::{Cache, Needs, ToLower, start_backend};
 use crate::display::PrefillBar;
 use crate::failure::{bad_input, damaged_model};
 use crate::input::{IDS_BYTES_MAX, read_file, read_text};
@@ -85,7 +85,11 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         )));
     }
     let vocab = model.spec.vocab_size;
-    let capacity = PoolCapacity::for_sets(1, positions);
+    let needs = Needs {
+        cache: Cache::Fixed(PoolCapacity::for_sets(1, positions)),
+        step_tokens: usize::from(arguments.chunk),
+        to_lower: ToLower { requests: "--chunk", cache: "the number of ids" },
+    };
     let mut file = match &arguments.out {
         Some(path) => {
             let mut inputs = source.files(&model);
@@ -96,7 +100,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let mut feeder = Feeder::start(start_backend(&arguments.compute, model, capacity)?, source.label())?;
+    let backend = start_backend(&arguments.compute, &source, model, needs)?;
+    let mut feeder = Feeder::start(backend, source.label())?;
 
     let started = Instant::now();
     let (nll, last_logits) = score(&mut feeder, &ids, usize::from(arguments.chunk), file.as_mut())?;

@@ -2,13 +2,11 @@
 //! server itself is a crate of its own.
 
 use crate::args::{BackendChoice, ComputeFlags};
-use crate::compute::start_backend;
-use crate::display::spinner;
+use crate::compute::{Cache, Needs, ToLower, start_backend};
 use crate::failure::{bad_input, note, one_line};
 use crate::model_source::ModelSource;
 use crate::sampling::SamplingFlags;
 use crate::serve_options::NetworkFlags;
-use crate::table::bytes;
 use crate::trace_file::TraceFile;
 use crate::usage::at_least_one;
 use anyhow::Context;
@@ -32,8 +30,8 @@ Examples:
 
 The address is printed as soon as requests are taken. Ctrl-C lets running answers end; a second one cuts them.";
 
-/// Tokens of the cache unless told otherwise: one long conversation, or many short ones. Only what is used of it becomes
-/// resident.
+/// Tokens of the cache in this machine's memory unless told otherwise: one long conversation, or many short ones. Only what is
+/// used of it becomes resident.
 const KV_POOL_TOKENS: usize = 131_072;
 
 /// Serve the OpenAI API over HTTP.
@@ -56,7 +54,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LEVEL", default_value = "none")]
     effort: Effort,
 
-    /// Tokens that the cache holds, over all running requests [default: 131,072]
+    /// Tokens that the cache holds, over all running requests [default: 131,072; on a GPU all that fit]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
     kv_pool_tokens: Option<NonZeroUsize>,
 
@@ -147,34 +145,42 @@ fn start(arguments: &Arguments, source: &ModelSource) -> anyhow::Result<(Engine,
         model.spec.max_positions = context.get();
     }
     let model = Arc::new(model);
-    let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
-    let waiting = spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
     let tokenizer = source.tokenizer(&model)?;
     let texts = source.prompt_texts(&model)?;
     let spec = &model.spec;
     let sampling = SamplingFlags::default().resolve(&source.generation_defaults(&model)?, spec.vocab_size)?;
     let limits = limits(arguments);
-    let pool_tokens = arguments.kv_pool_tokens.map_or(KV_POOL_TOKENS, NonZeroUsize::get);
-    let context = context(arguments.max_context, spec.max_positions, pool_tokens)?;
+    let most = checked_context(arguments.max_context, spec.max_positions)?;
+    let (bos_token, eos_token, vocab_size) = (spec.bos_token, spec.eos_token, spec.vocab_size);
+    let backend = start_backend(&arguments.compute, source, model, needs(arguments, limits))?;
+    let pool_tokens = arguments.kv_pool_tokens.map(NonZeroUsize::get);
+    let pool_tokens = pool_tokens.unwrap_or_else(|| backend.capacity().longest_set_tokens());
     let served = ServedModel {
         name: served_name(arguments, source),
-        bos_token: spec.bos_token,
-        eos_token: spec.eos_token,
-        vocab_size: spec.vocab_size,
-        context,
+        bos_token,
+        eos_token,
+        vocab_size,
+        context: arguments.max_context.map_or(most.min(pool_tokens), NonZeroUsize::get),
         sampling,
         effort: arguments.effort,
         tokenizer,
         texts,
     };
-    let capacity = PoolCapacity::shared_by(limits.running_requests, pool_tokens);
-    let backend = start_backend(&arguments.compute, model, capacity)?;
     let engine = Engine::new(backend, limits, arguments.overlap.step_loop())?;
-    waiting.finish_and_clear();
     for warning in served.texts.warnings() {
         note(&format!("warning: {warning}"));
     }
     Ok((engine, served))
+}
+
+fn needs(arguments: &Arguments, limits: Limits) -> Needs {
+    let requests = limits.running_requests;
+    let cache = match arguments.kv_pool_tokens {
+        Some(tokens) => Cache::Fixed(PoolCapacity::shared_by(requests, tokens.get())),
+        None => Cache::Rest { requests, tokens_on_cpu: KV_POOL_TOKENS },
+    };
+    let to_lower = ToLower { requests: "--max-batch or --chunk-tokens", cache: "--kv-pool-tokens" };
+    Needs { cache, step_tokens: limits.step_tokens, to_lower }
 }
 
 fn limits(arguments: &Arguments) -> Limits {
@@ -188,13 +194,13 @@ fn limits(arguments: &Arguments) -> Limits {
     }
 }
 
-fn context(asked: Option<NonZeroUsize>, most: usize, pool_tokens: usize) -> anyhow::Result<usize> {
+/// The most tokens that a request can have, whatever the cache holds.
+fn checked_context(asked: Option<NonZeroUsize>, most: usize) -> anyhow::Result<usize> {
     match asked.map(NonZeroUsize::get) {
-        None => Ok(most.min(pool_tokens)),
-        Some(context) if context <= most => Ok(context),
-        Some(context) => {
+        Some(context) if context > most => {
             Err(bad_input(format!("--max-context {context} is more than the model's {most} positions")))
         }
+        asked => Ok(asked.unwrap_or(most)),
     }
 }
 
@@ -218,11 +224,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_context_is_what_model_and_cache_hold_unless_told() {
-        assert_eq!(context(None, 16_384, 131_072).unwrap(), 16_384);
-        assert_eq!(context(None, 1_048_576, 131_072).unwrap(), 131_072);
-        assert_eq!(context(NonZeroUsize::new(200_000), 1_048_576, 131_072).unwrap(), 200_000);
-        let error = context(NonZeroUsize::new(16_385), 16_384, 131_072).unwrap_err().to_string();
+    fn the_context_is_bounded_by_the_model() {
+        assert_eq!(checked_context(None, 16_384).unwrap(), 16_384);
+        assert_eq!(checked_context(NonZeroUsize::new(200_000), 1_048_576).unwrap(), 200_000);
+        let error = checked_context(NonZeroUsize::new(16_385), 16_384).unwrap_err().to_string();
         assert!(error.contains("--max-context 16385"), "{error}");
     }
 }

@@ -2,12 +2,11 @@
 //! what comes; decides nothing about how it is shown.
 
 use crate::args::AnswerFlags;
-use crate::compute::start_backend;
-use crate::display::{PrefillBar, spinner};
-use crate::failure::{bad_input, damaged_model, note, one_line};
+use crate::compute::{Cache, Needs, ToLower, start_backend};
+use crate::display::PrefillBar;
+use crate::failure::{bad_input, damaged_model, note};
 use crate::interrupt::StopRequest;
 use crate::model_source::ModelSource;
-use crate::table::bytes;
 use anyhow::bail;
 use overshot_backend::{RowFailure, Sampling};
 use overshot_chat::{
@@ -80,22 +79,23 @@ impl fmt::Display for StepFailed {
 impl std::error::Error for StepFailed {}
 
 impl Session {
-    /// Opens the model and starts the backend, with a spinner on a terminal.
+    /// Opens the model and starts the backend.
     pub fn start(flags: &AnswerFlags) -> anyhow::Result<Self> {
         let source = ModelSource::from_flag(flags.compute.model.as_deref())?;
         let model = Arc::new(source.open()?);
-        let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
-        let waiting =
-            spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
         let tokenizer = source.tokenizer(&model)?;
         let texts = source.prompt_texts(&model)?;
         let sampling = flags.sampling.resolve(&source.generation_defaults(&model)?, model.spec.vocab_size)?;
         let most_context = model.spec.max_positions;
         let context = context(flags.context, most_context)?;
         let (eos_token, bos_token) = (model.spec.eos_token, model.spec.bos_token);
-        let backend = start_backend(&flags.compute, model, PoolCapacity::for_sets(1, context))?;
         let limits = Limits { running_requests: 1, ..Limits::default() };
-        waiting.finish_and_clear();
+        let needs = Needs {
+            cache: Cache::Fixed(PoolCapacity::for_sets(1, context)),
+            step_tokens: limits.chunk_tokens,
+            to_lower: ToLower { requests: "--context", cache: "--context" },
+        };
+        let backend = start_backend(&flags.compute, &source, model, needs)?;
         for warning in texts.warnings() {
             note(&format!("warning: {warning}"));
         }

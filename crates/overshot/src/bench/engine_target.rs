@@ -2,7 +2,7 @@
 //! many requests as the point has streams, waits until all of them decode, and reads the engine's own step trace.
 
 use crate::args::ComputeFlags;
-use crate::compute::start_backend;
+use crate::compute::{Cache, Needs, ToLower, start_backend};
 use crate::failure::bad_input;
 use crate::model_source::ModelSource;
 use anyhow::Context;
@@ -82,10 +82,17 @@ impl EngineTarget {
                  --max-tokens or --concurrency"
             )));
         }
-        let capacity = PoolCapacity::for_sets(streams, (streams * stream).max(prefill + 1));
+        let needs = Needs {
+            cache: Cache::Fixed(PoolCapacity::for_sets(streams, (streams * stream).max(prefill + 1))),
+            step_tokens: limits.step_tokens,
+            to_lower: ToLower {
+                requests: "--concurrency",
+                cache: "--prompt-tokens, --prefill or --concurrency",
+            },
+        };
         let machine = Machine::new(compute.threads.map(usize::from), working_set_bytes(&model))
             .context("the threads that measure the machine cannot be started")?;
-        let backend = start_backend(compute, model.clone(), capacity)?;
+        let backend = start_backend(compute, &source, model.clone(), needs)?;
         let name = format!("{} on {}", source.label(), backend.name());
         let numerics = compute.numerics();
         let settings = [
