@@ -6,6 +6,7 @@ use crate::gpu::Gpu;
 use crate::matmul::{Company, Family, Inner, Matmuls, Variant};
 use fastrand::Rng;
 use overshot_model::Format::{self, Bf16, F32, Fp4, Fp8};
+use overshot_testing::seed;
 use std::sync::Arc;
 
 /// `None`, said loudly, where there is no compiler.
@@ -23,11 +24,6 @@ fn open(order: Order) -> Option<(Arc<dyn Gpu>, Matmuls)> {
             None
         }
     }
-}
-
-fn seed() -> u64 {
-    let seed = overshot_testing::seed();
-    seed
 }
 
 fn dense(tokens: usize, matrices: &[(Format, usize, usize)]) -> DenseCase {
