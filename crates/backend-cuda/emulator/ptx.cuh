@@ -98,46 +98,49 @@ inline void load_matrices(u32 (&r)[4], u32 address, bool transposed) {
     });
 }
 
-struct Fragments { float* c; const u32* a[4]; u32 b[4]; };
-// c[16 x 8] += a[16 x 16] b[16 x 8], of step `s`; steps 2 and 3 have the b of 0 and 1. The device does not say in which order
-// it adds; here products are exact and summed in float64 before one rounding.
-template <float (*NUMBER)(u16)> inline void multiply_lanes(void** all, int s) {
-    static thread_local double left[16][16], right[16][8], sum[16][8];
-    u32 bits[16] = {};
-    for (int lane = 0; lane < 32; lane++) {
-        const auto& f = *static_cast<Fragments*>(all[lane]);
-        const u32 b[2] = {f.b[s % 2 * 2], f.b[s % 2 * 2 + 1]};
-        const int g = lane / 4, t = lane % 4 * 2;
-        for (int i = 0; i < 4; i++) {
-            const u32 two = f.a[s][i];
-            const int row = g + i % 2 * 8, k = t + i / 2 * 8;
-            bits[row] |= two & 0x7fff7fffu;
-            left[row][k] = two ? NUMBER(u16(two)) : 0.f;
-            left[row][k + 1] = two ? NUMBER(u16(two >> 16)) : 0.f;
-            sum[row][t + i / 2] = f.c[i % 2 * 2 + i / 2];
-        }
-        for (int i = 0; i < 2; i++) {
-            right[t + 8 * i][g] = NUMBER(u16(b[i]));
-            right[t + 8 * i + 1][g] = NUMBER(u16(b[i] >> 16));
-        }
-    }
+// c[COLUMNS][16 x 8] += a[STEPS][16 x 16] b[16 x 8 COLUMNS], step by step; DISTINCT steps have a `b` of their own, then they begin again.
+template <int COLUMNS, int STEPS> struct Fragments { float* c[COLUMNS]; const u32* a[STEPS]; u32 b[COLUMNS][4]; };
+
+// The device does not say in which order it adds; here products are exact and summed in float64 before one rounding a step.
+template <float (*NUMBER)(u16), int COLUMNS, int STEPS, int DISTINCT> inline void multiply_lanes(void** all) {
+    typedef Fragments<COLUMNS, STEPS> Own;
+    constexpr int WIDTH = 8 * COLUMNS;
+    static thread_local double right[DISTINCT][16][WIDTH];
     double probe = 0;                     // no number if one of `right` is none
-    for (int k = 0; k < 16; k++)
-        for (int column = 0; column < 8; column++) probe += right[k][column] * 0.;
-    // Eight columns at once: the host's compiler makes vectors of them. Rows of zeros alone add nothing to numbers.
-    for (int row = 0; row < 16; row++) {
-        if (!bits[row] && probe == 0) continue;
-        for (int k = 0; k < 16; k++)
-            for (int column = 0; column < 8; column++) sum[row][column] += left[row][k] * right[k][column];
+    for (int lane = 0; lane < 32; lane++) {
+        const Own& f = *static_cast<Own*>(all[lane]);
+        for (int n = 0; n < COLUMNS; n++)
+            for (int i = 0; i < 2 * DISTINCT; i++) {
+                double (*to)[WIDTH] = right[i / 2] + lane % 4 * 2 + i % 2 * 8;
+                to[0][8 * n + lane / 4] = NUMBER(u16(f.b[n][i]));
+                to[1][8 * n + lane / 4] = NUMBER(u16(f.b[n][i] >> 16));
+                probe += to[0][8 * n + lane / 4] * 0. + to[1][8 * n + lane / 4] * 0.;
+            }
     }
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 4; i++)
-            static_cast<Fragments*>(all[lane])->c[i] = float(sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+    for (int row = 0; row < 16; row++) {
+        Own* const* four = reinterpret_cast<Own* const*>(all) + row % 8 * 4;
+        u32 bits = 0;
+        for (int s = 0; s < STEPS; s++)
+            for (int t = 0; t < 4; t++) bits |= four[t]->a[s][row / 8] | four[t]->a[s][row / 8 + 2];
+        if (!(bits & 0x7fff7fffu) && probe == 0) continue;                // a row of zeros adds nothing to numbers
+        double sum[WIDTH];
+        float rounded[WIDTH];
+        for (int i = 0; i < WIDTH; i++) rounded[i] = four[i % 8 / 2]->c[i / 8][row / 8 * 2 + i % 2];
+        for (int s = 0; s < STEPS; s++) {
+            for (int i = 0; i < WIDTH; i++) sum[i] = rounded[i];
+            for (int k = 0; k < 16; k++) {
+                const u32 two = four[k % 8 / 2]->a[s][row / 8 + k / 8 * 2];
+                const double left = NUMBER(u16(two >> k % 2 * 16));
+                // The host's compiler makes vectors of these.
+                for (int i = 0; i < WIDTH; i++) sum[i] += left * right[s % DISTINCT][k][i];
+            }
+            for (int i = 0; i < WIDTH; i++) rounded[i] = float(sum[i]);
+        }
+        for (int i = 0; i < WIDTH; i++) four[i % 8 / 2]->c[i / 8][row / 8 * 2 + i % 2] = rounded[i];
+    }
 }
-template <float (*NUMBER)(u16), int STEPS> inline void multiply(const char* what, Fragments own) {
-    meet(what, ~0u, &own, [](void** all, uint32_t) {
-        for (int s = 0; s < STEPS; s++) multiply_lanes<NUMBER>(all, s);
-    });
+template <float (*NUMBER)(u16), int DISTINCT, int COLUMNS, int STEPS> inline void multiply(const char* what, Fragments<COLUMNS, STEPS> own) {
+    meet(what, ~0u, &own, [](void** all, uint32_t) { multiply_lanes<NUMBER, COLUMNS, STEPS, DISTINCT>(all); });
 }
 
 inline void queue_copy(u32 to, const void* from, int bytes, int of) {
@@ -179,13 +182,17 @@ inline u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(
 
 inline void load_matrices(u32 (&r)[4], u32 address) { emulator::load_matrices(r, address, false); }
 inline void load_matrices_transposed(u32 (&r)[4], u32 address) { emulator::load_matrices(r, address, true); }
-inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulator::multiply<emulator::number_of_f16, 1>("mma f16", {c, {a}, {b0, b1}}); }
-inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { emulator::multiply<emulator::number_of_bf16, 1>("mma bf16", {c, {a}, {b0, b1}}); }
-inline void mma_f16_twice(float (&c)[4], const u32 (&a0)[4], const u32 (&a1)[4], u32 b0, u32 b1) {
-    emulator::multiply<emulator::number_of_f16, 2>("mma f16 twice", {c, {a0, a1}, {b0, b1, b0, b1}});
+inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    emulator::multiply<emulator::number_of_f16, 1>("mma f16", emulator::Fragments<1, 1>{{c}, {a}, {{b0, b1}}});
+}
+inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    emulator::multiply<emulator::number_of_bf16, 1>("mma bf16", emulator::Fragments<1, 1>{{c}, {a}, {{b0, b1}}});
+}
+inline void mma_f16_n16_twice(float (&c0)[4], float (&c1)[4], const u32 (&a0)[4], const u32 (&a1)[4], const u32 (&b)[4]) {
+    emulator::multiply<emulator::number_of_f16, 1>("mma f16 n16 twice", emulator::Fragments<2, 2>{{c0, c1}, {a0, a1}, {{b[0], b[1]}, {b[2], b[3]}}});
 }
 inline void mma_f16_k32_twice(float (&c)[4], const u32 (&a0)[2][4], const u32 (&a1)[2][4], const u32 (&b)[4]) {
-    emulator::multiply<emulator::number_of_f16, 4>("mma f16 k32 twice", {c, {a0[0], a0[1], a1[0], a1[1]}, {b[0], b[1], b[2], b[3]}});
+    emulator::multiply<emulator::number_of_f16, 2>("mma f16 k32 twice", emulator::Fragments<1, 4>{{c}, {a0[0], a0[1], a1[0], a1[1]}, {{b[0], b[1], b[2], b[3]}}});
 }
 
 inline u32 f16x2_of_e4m3x2(u16 v) { return emulator::f16_of_e4m3((u8)v) | (u32)emulator::f16_of_e4m3((u8)(v >> 8)) << 16; }

@@ -337,10 +337,7 @@ __device__ __forceinline__ void add_values(Output& out, u32 base, u32 keys, int 
         u32 v[4];
         load_matrices_transposed(v, keys + lane % 16 * KEY_PITCH + (n + lane / 16) * 16);
         #pragma unroll
-        for (int m = 0; m < M_TILES; m++) {
-            mma_f16_twice(out[m][n], weights[0][m], weights[1][m], v[0], v[1]);
-            mma_f16_twice(out[m][n + 1], weights[0][m], weights[1][m], v[2], v[3]);
-        }
+        for (int m = 0; m < M_TILES; m++) mma_f16_n16_twice(out[m][n], out[m][n + 1], weights[0][m], weights[1][m], v);
     }
 }
 

@@ -26,10 +26,12 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same for an `a` in two terms, over 16 and over 32 columns: several instructions, for which the emulator's lanes meet once.
-__device__ __forceinline__ void mma_f16_twice(float (&c)[4], const u32 (&a0)[4], const u32 (&a1)[4], u32 b0, u32 b1) {
-    mma_f16(c, a0, b0, b1);
-    mma_f16(c, a1, b0, b1);
+// The same for an `a` in two terms, for 16 columns of c and over 32 of a: four instructions, for which the emulator's lanes meet once.
+__device__ __forceinline__ void mma_f16_n16_twice(float (&c0)[4], float (&c1)[4], const u32 (&a0)[4], const u32 (&a1)[4], const u32 (&b)[4]) {
+    mma_f16(c0, a0, b[0], b[1]);
+    mma_f16(c1, a0, b[2], b[3]);
+    mma_f16(c0, a1, b[0], b[1]);
+    mma_f16(c1, a1, b[2], b[3]);
 }
 __device__ __forceinline__ void mma_f16_k32_twice(float (&c)[4], const u32 (&a0)[2][4], const u32 (&a1)[2][4], const u32 (&b)[4]) {
     mma_f16(c, a0[0], b[0], b[1]);

@@ -40,7 +40,7 @@ fn assert_right(gpu: &Arc<dyn Gpu>, case: &AttentionCase, random: &mut Rng) {
 
 #[test]
 fn every_kind_of_layer_is_right_at_its_edges() {
-    let mut random = Rng::with_seed(7);
+    let mut random = overshot_testing::rng();
     let Some(gpu) = open(Order::Ascending) else { return };
     for case in [
         case(&[(0, 1)], 16, Seen::Nothing),
@@ -61,7 +61,7 @@ fn every_kind_of_layer_is_right_at_its_edges() {
 
 #[test]
 fn the_order_of_threads_does_not_show() {
-    let seed = 7;
+    let seed = overshot_testing::seed();
     let case = case(&[(140, 3), (20, 2)], 17, Seen::All);
     let mut answers = Vec::new();
     for order in [Order::Ascending, Order::Descending, Order::Random(seed)] {
@@ -77,7 +77,7 @@ fn the_order_of_threads_does_not_show() {
 
 #[test]
 fn a_latent_that_is_no_number_spoils_its_own_token_alone() {
-    let seed = 7;
+    let seed = overshot_testing::seed();
     let Some(gpu) = open(Order::Ascending) else { return };
     let clean = case(&[(10, 2), (3, 4)], 5, Seen::Nothing);
     let odd = AttentionCase { last_is_odd: true, ..clean.clone() };
@@ -100,7 +100,7 @@ fn index(rows: &[(usize, usize)], heads: usize, top: usize, format: IndexKeyForm
 
 #[test]
 fn scores_are_right_in_every_format_and_choices_follow_from_them() {
-    let mut random = Rng::with_seed(7);
+    let mut random = overshot_testing::rng();
     let seed = random.u64(..);
     for (order, case) in [
         // More tokens than a block has, across a tile and a page of keys; some see fewer than are chosen.
@@ -122,7 +122,7 @@ fn scores_are_right_in_every_format_and_choices_follow_from_them() {
 
 #[test]
 fn equal_scores_are_chosen_from_below_however_many_there_are() {
-    let mut random = Rng::with_seed(7);
+    let mut random = overshot_testing::rng();
     let Some(gpu) = open(Order::Ascending) else { return };
     let kernels = IndexKernels::load(&*gpu, 1).unwrap().unwrap();
     // The last is more equal keys than shared memory has room for.
