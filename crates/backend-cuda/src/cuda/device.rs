@@ -58,6 +58,7 @@ impl Device {
                 .map_err(|error| CudaError::NoDevice { reason: error.to_string() })?;
             match sys::cuDevicePrimaryCtxRetain(&mut context, device) {
                 CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => return Err(CudaError::Busy { ordinal }),
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(CudaError::Full { ordinal }),
                 result => check("cuDevicePrimaryCtxRetain", result)?,
             }
         }

@@ -30,6 +30,10 @@ pub enum CudaError {
     )]
     Busy { ordinal: i32 },
     #[error(
+        "GPU {ordinal} is full: another process has left no memory to begin with; end that process, or choose another GPU with --devices"
+    )]
+    Full { ordinal: i32 },
+    #[error(
         "a GPU has no {bytes} bytes left in one piece: another process took memory after it was planned; end that process, or plan \
          for less"
     )]
