@@ -1,5 +1,6 @@
-//! Builds the release binary and lets it check this machine's GPU: `overshot selftest`, whose flags may follow. Adds no check of
-//! its own; kernels that do not ship, their ladder and ablations are the business of `gpu-check run`.
+//! Has this machine's GPU checked: the release binary by its own `overshot selftest`, whose flags may follow, then the whole
+//! model by the suite that every backend must pass. Adds no check of its own; kernels that do not ship, their ladder and
+//! ablations are the business of `gpu-check run`.
 
 use anyhow::Context;
 use std::path::Path;
@@ -13,8 +14,18 @@ pub struct Arguments {
 }
 
 pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let selftest = ["run", "--release", "--package", "overshot", "--", "selftest"];
+    let flags = arguments.flags.iter().map(String::as_str);
+    let checked = cargo(root, selftest.into_iter().chain(flags))?;
+    if checked != ExitCode::SUCCESS {
+        return Ok(checked);
+    }
+    let suite = ["test", "--package", "overshot-backend-cuda", "--test", "conformance", "--test", "model"];
+    cargo(root, suite.into_iter())
+}
+
+fn cargo<'a>(root: &Path, arguments: impl Iterator<Item = &'a str>) -> anyhow::Result<ExitCode> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["run", "--release", "--package", "overshot", "--", "selftest"]).args(&arguments.flags);
-    let status = cargo.current_dir(root).status().context("cargo cannot be started")?;
+    let status = cargo.args(arguments).current_dir(root).status().context("cargo cannot be started")?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -1,10 +1,10 @@
-//! The whole model on the emulator against the CPU backend, in every kind of numerics mode, and to the bit in other
+//! The whole model on the emulator, and on a card where there is one, against the CPU backend, in every kind of numerics mode, and to the bit in other
 //! orders of threads and parts. What every backend must pass is in `conformance.rs`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Emulated, TOKENS_MAX};
+use common::{Device, TOKENS_MAX};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_backend_cuda::emulator::Order;
@@ -23,7 +23,7 @@ fn random_tokens(model: &Model, count: usize) -> Vec<u32> {
     (0..count).map(|_| random.u32(0..model.spec.vocab_size as u32)).collect()
 }
 
-/// What the emulated one is compared with.
+/// What the devices are compared with.
 struct Cpu;
 
 impl Subject for Cpu {
@@ -52,21 +52,22 @@ fn differences(model: &Model, ours: &[f32], theirs: &[f32]) -> Vec<f32> {
     rows.map(|row| worst(row) / largest).collect()
 }
 
-/// Feeds `tokens` to both backends, the emulated one in `chunks`.
+/// Feeds `tokens` to both backends, a device in `chunks`.
 fn assert_near_cpu(folder: &str, numerics: Numerics, tokens: usize, chunks: &[usize]) {
     let model = open(folder);
     let tokens = random_tokens(&model, tokens);
-    let Some(emulated) = Emulated::find(Extent::Part) else { return };
     let setup = Setup::new(numerics, 1, tokens.len());
     let expected = Bench::start(&Cpu, &model, setup).feed_new(&tokens, &[usize::MAX]);
-    let ours = Bench::start(&emulated, &model, setup).feed_new(&tokens, chunks);
-    let mut differences = differences(&model, &ours, &expected);
-    differences.sort_by(f32::total_cmp);
-    let (median, most) = (differences[differences.len() / 2], differences[differences.len() - 1]);
-    println!("{folder}, {numerics:?}: median {median}, most {most}");
     // A value on a rounding edge may fall either way, and later tokens then differ by about as much as the rounding itself.
     let (median_max, most_max) = if numerics == Numerics::EXACT { (5e-6, 5e-5) } else { (2e-2, 2e-1) };
-    assert!(median <= median_max && most <= most_max, "{folder}, {numerics:?}: {median}, {most}");
+    for device in Device::all(Extent::Part) {
+        let ours = Bench::start(&device, &model, setup).feed_new(&tokens, chunks);
+        let mut differences = differences(&model, &ours, &expected);
+        differences.sort_by(f32::total_cmp);
+        let (median, most) = (differences[differences.len() / 2], differences[differences.len() - 1]);
+        println!("{folder}, {numerics:?}: median {median}, most {most}");
+        assert!(median <= median_max && most <= most_max, "{folder}, {numerics:?}: {median}, {most}");
+    }
 }
 
 #[test]
@@ -89,7 +90,7 @@ fn rounded_numbers_are_near_the_cpus_in_every_format() {
 
 #[test]
 fn neither_chunks_nor_parts_nor_the_order_of_threads_change_a_bit() {
-    if Emulated::find(Extent::Part).is_none() {
+    if Device::emulator(Extent::Part).is_none() {
         return;
     }
     let model = open(FP8FP4);
@@ -116,9 +117,10 @@ fn neither_chunks_nor_parts_nor_the_order_of_threads_change_a_bit() {
 /// Without roundings logits are too near each other for a draw to fall otherwise.
 #[test]
 fn drawn_tokens_are_the_cpus() {
-    let Some(emulated) = Emulated::find(Extent::Part) else { return };
     let model = open(FP8FP4);
     let setup = Setup::new(Numerics::EXACT, 3, 3 * 64);
-    let drawn = drawn_plainly(&emulated, &model, setup, 5);
-    assert_eq!(drawn, drawn_plainly(&Cpu, &model, setup, 5));
+    let expected = drawn_plainly(&Cpu, &model, setup, 5);
+    for device in Device::all(Extent::Part) {
+        assert_eq!(drawn_plainly(&device, &model, setup, 5), expected);
+    }
 }

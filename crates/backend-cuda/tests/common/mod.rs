@@ -1,7 +1,9 @@
-//! The CUDA backend on the emulator, as what the suite of `overshot-conformance` tests.
+//! Devices under the CUDA backend, as what the suite of `overshot-conformance` tests: the emulator, and a card where there
+//! is one.
 #![allow(dead_code)]
 
 use overshot_backend_cuda::backend::{CudaBackend, CudaOptions};
+use overshot_backend_cuda::devices;
 use overshot_backend_cuda::emulator::{EmulatedGpu, Order};
 use overshot_backend_cuda::gpu::Gpu;
 use overshot_conformance::{Extent, Setup, Subject};
@@ -11,46 +13,72 @@ use std::sync::Arc;
 /// Tokens that are computed at a time, unless a variation says otherwise.
 pub const TOKENS_MAX: usize = 256;
 
-/// A variation chooses the order of threads and the tokens that are computed at a time.
-pub struct Emulated {
-    extent: Extent,
+/// A variation chooses the tokens that are computed at a time, and on the emulator the order of threads.
+pub enum Device {
+    Emulator(Extent),
+    Card,
 }
 
-impl Emulated {
-    /// `None`, said loudly, where there is no compiler.
-    pub fn find(extent: Extent) -> Option<Self> {
+impl Device {
+    /// What there is not is said loudly.
+    pub fn all(of_emulator: Extent) -> Vec<Device> {
+        let mut all: Vec<Device> = Device::emulator(of_emulator).into_iter().collect();
+        match devices::open(&[0]) {
+            Ok(_) => all.push(Device::Card),
+            Err(error) => eprintln!("SKIPPED: nothing was run on a card ({error})"),
+        }
+        all
+    }
+
+    pub fn emulator(extent: Extent) -> Option<Device> {
         match EmulatedGpu::new(Order::Ascending) {
-            Ok(_) => Some(Emulated { extent }),
+            Ok(_) => Some(Device::Emulator(extent)),
             Err(error) => {
-                eprintln!("SKIPPED: the model was not run on the emulator ({error})");
+                eprintln!("SKIPPED: nothing was run on the emulator ({error})");
                 None
             }
         }
     }
 }
 
-/// A device of this order for each rank.
+/// An emulated device of this order for each rank.
 pub fn start(model: &Arc<Model>, setup: Setup, order: Order, tokens_max: usize) -> CudaBackend {
     let gpu = || Arc::new(EmulatedGpu::new(order).unwrap()) as Arc<dyn Gpu>;
-    let options = CudaOptions { numerics: setup.numerics, capacity: setup.capacity, tokens_max };
-    CudaBackend::new(model, options, (0..setup.tp).map(|_| gpu()).collect()).unwrap()
+    start_on((0..setup.tp).map(|_| gpu()).collect(), model, setup, tokens_max)
 }
 
-impl Subject for Emulated {
+/// All ranks on the first card, each with a queue of its own.
+fn start_on_card(model: &Arc<Model>, setup: Setup, tokens_max: usize) -> CudaBackend {
+    start_on(devices::open(&vec![0; setup.tp]).unwrap(), model, setup, tokens_max)
+}
+
+fn start_on(gpus: Vec<Arc<dyn Gpu>>, model: &Arc<Model>, setup: Setup, tokens_max: usize) -> CudaBackend {
+    let options = CudaOptions { numerics: setup.numerics, capacity: setup.capacity, tokens_max };
+    CudaBackend::new(model, options, gpus).unwrap()
+}
+
+impl Subject for Device {
     type Backend = CudaBackend;
 
     fn start(&self, model: &Arc<Model>, setup: Setup) -> CudaBackend {
-        let (order, tokens_max) = match setup.variation {
-            0 => (Order::Ascending, TOKENS_MAX),
-            other => {
-                let order = [Order::Descending, Order::Random(other)][other as usize % 2];
-                (order, [TOKENS_MAX, 7, 19][other as usize % 3])
-            }
+        let tokens_max = match setup.variation {
+            0 => TOKENS_MAX,
+            other => [TOKENS_MAX, 7, 19][other as usize % 3],
         };
-        start(model, setup, order, tokens_max)
+        let order = match setup.variation {
+            0 => Order::Ascending,
+            other => [Order::Descending, Order::Random(other)][other as usize % 2],
+        };
+        match self {
+            Device::Emulator(_) => start(model, setup, order, tokens_max),
+            Device::Card => start_on_card(model, setup, tokens_max),
+        }
     }
 
     fn extent(&self) -> Extent {
-        self.extent
+        match self {
+            Device::Emulator(extent) => *extent,
+            Device::Card => Extent::Whole,
+        }
     }
 }
