@@ -19,10 +19,10 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ thread_local
 
-#define threadIdx (emulator::current->thread)
-#define blockIdx (emulator::runtime->block)
-#define blockDim (emulator::runtime->block_dim)
-#define gridDim (emulator::runtime->grid_dim)
+#define threadIdx (emulator::own_fiber().thread)
+#define blockIdx (emulator::own_runtime().block)
+#define blockDim (emulator::own_runtime().block_dim)
+#define gridDim (emulator::own_runtime().grid_dim)
 constexpr int warpSize = 32;
 
 struct __align__(8) int2 { int x, y; };
@@ -157,7 +157,7 @@ inline void __threadfence_block() {}
 inline void __threadfence_system() {}
 inline void __nanosleep(unsigned) { emulator::poll("a sleep"); }
 inline void __trap() { emulator::fail("thread %d reached __trap", emulator::own_thread()); }
-inline size_t __cvta_generic_to_shared(const void* p) { return size_t(static_cast<const unsigned char*>(p) - emulator::runtime->shared_base); }
+inline size_t __cvta_generic_to_shared(const void* p) { return size_t(static_cast<const unsigned char*>(p) - emulator::own_runtime().shared_base); }
 
 inline void __syncthreads() { emulator::block_barrier(false); }
 inline int __syncthreads_or(int predicate) { return emulator::block_barrier(predicate) > 0; }

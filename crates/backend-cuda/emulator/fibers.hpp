@@ -37,6 +37,7 @@ struct Copy { void* to; const void* from; int bytes, zeros, group; };
 
 struct Fiber {
     Index3 thread;
+    int number;
     State state;
     int named;                        // which barrier, of State::AtNamedBarrier
     uint32_t mask;                    // which lanes, of State::AtWarp
@@ -66,8 +67,8 @@ struct Warp {
 struct Runtime {
     Fiber fibers[THREADS_MAX], main;
     Warp warps[WARPS_MAX];
-    unsigned char* stacks = nullptr;
-    int stacks_made = 0;
+    void* stacks_mapped = nullptr;
+    unsigned char* stacks = nullptr;      // at a multiple of a stack's bytes
     unsigned char* shared_base = nullptr;   // of this library's thread-local storage
     size_t shared_bytes = 0;
 
@@ -79,6 +80,7 @@ struct Runtime {
     Index3 block, block_dim, grid_dim;
 
     int threads, warps_used, live, polling, fruitless;
+    uint32_t ready_warps;             // with a ready lane
     int at_barrier, predicates, barrier_result;
     int at_named[NAMED_BARRIERS];
     uint64_t random;
@@ -86,8 +88,19 @@ struct Runtime {
     char message[1024];
 };
 
-inline thread_local Runtime* runtime = nullptr;
-inline thread_local Fiber* current = nullptr;
+constexpr size_t STACK_BYTES = 128 << 10;
+constexpr uint64_t STACK_MARK = 0x5afe57ac4e4d0001ull;
+
+// The lowest bytes of a fiber's stack, which lies at a multiple of its size: how a fiber finds itself, as thread-local storage of a
+// library costs a call.
+struct StackHead {
+    uint64_t mark;
+    Fiber* fiber;
+    Runtime* runtime;
+};
+inline StackHead& own_stack() { return *reinterpret_cast<StackHead*>(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) & ~(STACK_BYTES - 1)); }
+inline Fiber& own_fiber() { return *own_stack().fiber; }
+inline Runtime& own_runtime() { return *own_stack().runtime; }
 
 #if defined(__x86_64__)
 extern "C" void overshot_switch(void** from, void* to);
@@ -113,7 +126,6 @@ overshot_switch:
 .size overshot_switch, .-overshot_switch
 )");
 inline void change(Fiber& from, Fiber& to) {
-    current = &to;
     overshot_switch(&from.stack_pointer, to.stack_pointer);
 }
 inline void prepare(Fiber& fiber, unsigned char* stack, size_t bytes, void (*start)()) {
@@ -123,7 +135,6 @@ inline void prepare(Fiber& fiber, unsigned char* stack, size_t bytes, void (*sta
 }
 #else
 inline void change(Fiber& from, Fiber& to) {
-    current = &to;
     swapcontext(&from.context, &to.context);
 }
 inline void prepare(Fiber& fiber, unsigned char* stack, size_t bytes, void (*start)()) {
@@ -141,11 +152,11 @@ inline uint64_t next_random(uint64_t& state) {
     return z ^ (z >> 31);
 }
 
-inline int own_thread() { return int(current - runtime->fibers); }
+inline int own_thread() { return own_fiber().number; }
 
 // Ends the launch with a message; whatever the fibers hold is left behind.
 [[noreturn]] inline void fail(const char* format, ...) {
-    Runtime& r = *runtime;
+    Runtime& r = own_runtime();
     const Index3 b = r.block;
     int n = snprintf(r.message, sizeof r.message, "kernel %s, block (%u, %u, %u): ", r.name, b.x, b.y, b.z);
     va_list list;
@@ -153,13 +164,13 @@ inline int own_thread() { return int(current - runtime->fibers); }
     vsnprintf(r.message + n, sizeof r.message - n, format, list);
     va_end(list);
     r.failed = true;
-    change(*current, r.main);
+    change(own_fiber(), r.main);
     __builtin_unreachable();
 }
 
 // Nobody can go on: says who waits for what, threads that wait alike once.
 [[noreturn]] inline void fail_stuck() {
-    Runtime& r = *runtime;
+    Runtime& r = own_runtime();
     char text[768] = "";
     int n = 0, said = 0;
     const Fiber* last = nullptr;
@@ -183,23 +194,26 @@ inline int own_thread() { return int(current - runtime->fibers); }
 }
 
 inline Fiber* pick(Runtime& r) {
-    const uint32_t order = r.launch.order;
-    const int start = order == RANDOM ? int(next_random(r.random) % r.warps_used) : 0;
-    for (int i = 0; i < r.warps_used; i++) {
-        const int w = order == DESCENDING ? r.warps_used - 1 - i : (start + i) % r.warps_used;
-        uint32_t ready = r.warps[w].ready;
-        if (!ready) continue;
-        if (order == DESCENDING) return &r.fibers[w * 32 + 31 - __builtin_clz(ready)];
-        if (order == RANDOM)
-            for (int skip = int(next_random(r.random) % __builtin_popcount(ready)); skip; skip--) ready &= ready - 1;
-        return &r.fibers[w * 32 + __builtin_ctz(ready)];
+    const uint32_t order = r.launch.order, warps = r.ready_warps;
+    if (!warps) return nullptr;
+    if (order == DESCENDING) {
+        const int w = 31 - __builtin_clz(warps);
+        return &r.fibers[w * 32 + 31 - __builtin_clz(r.warps[w].ready)];
     }
-    return nullptr;
+    int w = __builtin_ctz(warps);
+    uint32_t ready = r.warps[w].ready;
+    if (order == RANDOM) {
+        for (int skip = int(next_random(r.random) % __builtin_popcount(warps)), rest = warps; skip; skip--) w = __builtin_ctz(rest &= rest - 1);
+        ready = r.warps[w].ready;
+        for (int skip = int(next_random(r.random) % __builtin_popcount(ready)); skip; skip--) ready &= ready - 1;
+    }
+    return &r.fibers[w * 32 + __builtin_ctz(ready)];
 }
 
 inline void set_ready(Runtime& r, int thread) {
     r.fibers[thread].state = State::Ready;
     r.warps[thread / 32].ready |= 1u << (thread % 32);
+    r.ready_warps |= 1u << (thread / 32);
 }
 
 inline void set_ready_all(Runtime& r, State state, int named) {
@@ -209,12 +223,14 @@ inline void set_ready_all(Runtime& r, State state, int named) {
 
 // Leaves the current fiber for whoever is ready; comes back once somebody has made it ready.
 inline void leave(State state, const char* waits_for) {
-    Runtime& r = *runtime;
-    Fiber& from = *current;
-    const int t = own_thread();
+    Runtime& r = own_runtime();
+    Fiber& from = own_fiber();
+    const int t = from.number;
     from.state = state;
     from.waits_for = waits_for;
-    r.warps[t / 32].ready &= ~(1u << (t % 32));
+    uint32_t& ready = r.warps[t / 32].ready;
+    ready &= ~(1u << (t % 32));
+    if (!ready) r.ready_warps &= ~(1u << (t / 32));
     Fiber* to = pick(r);
     if (!to && r.polling) {
         if (++r.fruitless > FRUITLESS_MAX) fail_stuck();
@@ -236,7 +252,7 @@ inline void release_block_barrier(Runtime& r) {
 
 // For all live threads of the block; gives the number of those that came with a true predicate.
 inline int block_barrier(bool predicate) {
-    Runtime& r = *runtime;
+    Runtime& r = own_runtime();
     r.predicates += predicate;
     if (++r.at_barrier == r.live) release_block_barrier(r);
     else leave(State::AtBlockBarrier, "__syncthreads");
@@ -245,33 +261,37 @@ inline int block_barrier(bool predicate) {
 
 // bar.sync: for so many threads of the block.
 inline void named_barrier(int id, int threads) {
-    Runtime& r = *runtime;
+    Runtime& r = own_runtime();
     if (++r.at_named[id] == threads) {
         r.at_named[id] = r.fruitless = 0;
         set_ready_all(r, State::AtNamedBarrier, id);
         return;
     }
-    current->named = id;
+    own_fiber().named = id;
     leave(State::AtNamedBarrier, "a named barrier");
 }
 
 // Lets the others run: what a loop that waits for shared memory to change must call.
 inline void poll(const char* waits_for) {
-    runtime->polling++;
+    own_runtime().polling++;
     leave(State::Polling, waits_for);
 }
 
-inline void progress() { runtime->fruitless = 0; }
+inline void progress() { own_runtime().fruitless = 0; }
 
 // Waits for all lanes of `mask`; `complete` then runs once, with what each lane of the mask handed over.
 inline void meet(const char* what, uint32_t mask, void* payload, Complete complete) {
-    Runtime& r = *runtime;
-    const int t = own_thread(), lane = t % 32;
+    Runtime& r = own_runtime();
+    Fiber& fiber = own_fiber();
+    const int t = fiber.number, lane = t % 32;
     Warp& warp = r.warps[t / 32];
     if (!(mask >> lane & 1)) fail("thread %d calls %s with mask %08x, in which its own lane is not", t, what, mask);
     Meeting* own = nullptr;
     for (Meeting& m : warp.meetings)
-        if (m.arrived && m.mask == mask) own = &m;
+        if (m.arrived && m.mask == mask) {
+            own = &m;
+            break;
+        }
     if (!own)
         for (Meeting& m : warp.meetings)
             if (!m.arrived && !own) own = &m;
@@ -284,21 +304,24 @@ inline void meet(const char* what, uint32_t mask, void* payload, Complete comple
     own->arrived |= 1u << lane;
     own->payload[lane] = payload;
     if (own->arrived != mask) {
-        current->mask = mask;
+        fiber.mask = mask;
         return leave(State::AtWarp, what);
     }
     complete(own->payload, mask);
     own->arrived = 0;
     r.fruitless = 0;
-    for (uint32_t others = mask & ~(1u << lane); others; others &= others - 1) set_ready(r, t / 32 * 32 + __builtin_ctz(others));
+    const uint32_t others = mask & ~(1u << lane);
+    for (uint32_t rest = others; rest; rest &= rest - 1) r.fibers[t / 32 * 32 + __builtin_ctz(rest)].state = State::Ready;
+    warp.ready |= others;
+    r.ready_warps |= 1u << (t / 32);
 }
 
 // A thread's end. Those that wait for all live threads may go on now.
 [[noreturn]] inline void end_thread() {
-    Runtime& r = *runtime;
+    Runtime& r = own_runtime();
     r.live--;
     if (r.at_barrier && r.at_barrier == r.live) release_block_barrier(r);
-    for (const Copy& copy : current->copies)
+    for (const Copy& copy : own_fiber().copies)
         if (copy.bytes + copy.zeros) fail("thread %d ends with copies that it never waited for", own_thread());
     leave(State::Done, "");
     __builtin_unreachable();

@@ -16,10 +16,10 @@ __attribute__((aligned(1024))) thread_local unsigned char memory[SHARED_BYTES_MA
 namespace emulator {
 
 constexpr unsigned char POISON = 0xff;   // NaN in every float format
-constexpr size_t STACK_BYTES = 128 << 10;
-constexpr uint64_t STACK_MARK = 0x5afe57ac4e4d0001ull;
 
-// This library's thread-local storage as this host thread has it: all its shared memory, and two pointers of our own.
+inline thread_local Runtime* runtime = nullptr;
+
+// This library's thread-local storage as this host thread has it: all its shared memory, and a pointer of our own.
 inline int find_storage(dl_phdr_info* info, size_t, void* data) {
     Runtime& r = *static_cast<Runtime*>(data);
     for (int i = 0; i < info->dlpi_phnum; i++) {
@@ -35,7 +35,7 @@ inline int find_storage(dl_phdr_info* info, size_t, void* data) {
 
 inline void discard(void* data) {
     Runtime* r = static_cast<Runtime*>(data);
-    if (r->stacks) munmap(r->stacks, THREADS_MAX * STACK_BYTES);
+    if (r->stacks_mapped) munmap(r->stacks_mapped, (THREADS_MAX + 1) * STACK_BYTES);
     delete r;
 }
 
@@ -50,36 +50,43 @@ inline Runtime& runtime_of_this_thread() {
         pthread_setspecific(key, runtime);
         memory[0] = 0;                   // storage exists from the first touch on
         dl_iterate_phdr(find_storage, runtime);
-        void* stacks = mmap(nullptr, THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        runtime->stacks = stacks == MAP_FAILED ? nullptr : static_cast<unsigned char*>(stacks);
+        void* stacks = mmap(nullptr, (THREADS_MAX + 1) * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (stacks != MAP_FAILED) {
+            runtime->stacks_mapped = stacks;
+            const uintptr_t first = (reinterpret_cast<uintptr_t>(stacks) + STACK_BYTES - 1) & ~(STACK_BYTES - 1);
+            runtime->stacks = reinterpret_cast<unsigned char*>(first);
+        }
     }
     return *runtime;
 }
 
 inline void poison_shared(Runtime& r) {
     Runtime* const own = runtime;
-    Fiber* const fiber = current;
     unsigned char* const end = r.shared_base + r.shared_bytes;
     memset(r.shared_base, POISON, memory - r.shared_base);
     memset(memory, POISON, r.launch.shared_bytes + SHARED_GUARD_BYTES);
     memset(memory + sizeof memory, POISON, end - memory - sizeof memory);
     runtime = own;
-    current = fiber;
 }
 
+// Stacks that began at the same place of a multiple of their size would meet in a few sets of the host's caches.
+constexpr int STAGGERED = 256;
+constexpr size_t STAGGER_BYTES = 192;
+
 inline void start_thread() {
-    runtime->kernel(runtime->args);
+    const Runtime& r = own_runtime();
+    r.kernel(r.args);
     end_thread();
 }
 
 inline unsigned char* stack_of(Runtime& r, int thread) { return r.stacks + thread * STACK_BYTES; }
 
 inline void run_block(Runtime& r) {
-    current = &r.main;
     poison_shared(r);
     r.threads = r.live = int(r.launch.threads);
     r.warps_used = (r.threads + 31) / 32;
     r.polling = r.fruitless = r.at_barrier = r.predicates = 0;
+    r.ready_warps = 0;
     memset(r.at_named, 0, sizeof r.at_named);
     for (int w = 0; w < r.warps_used; w++) {
         r.warps[w].ready = 0;
@@ -88,10 +95,12 @@ inline void run_block(Runtime& r) {
     for (int t = 0; t < r.threads; t++) {
         Fiber& f = r.fibers[t];
         f.thread = {unsigned(t), 0, 0};
+        f.number = t;
         f.copy_group = 0;
         f.copies.clear();
-        memcpy(stack_of(r, t), &STACK_MARK, sizeof STACK_MARK);
-        prepare(f, stack_of(r, t), STACK_BYTES, start_thread);
+        const StackHead head{STACK_MARK, &f, &r};
+        memcpy(stack_of(r, t), &head, sizeof head);
+        prepare(f, stack_of(r, t), STACK_BYTES - t % STAGGERED * STAGGER_BYTES, start_thread);
         set_ready(r, t);
     }
     change(r.main, *pick(r));
@@ -144,7 +153,7 @@ inline int launch(const char* name, void (*kernel)(Args), const void* args, uint
     r.launch = launch;
     r.args = args;
     r.function = reinterpret_cast<void (*)()>(kernel);
-    r.kernel = [](const void* args) { reinterpret_cast<void (*)(Args)>(runtime->function)(*static_cast<const Args*>(args)); };
+    r.kernel = [](const void* args) { reinterpret_cast<void (*)(Args)>(own_runtime().function)(*static_cast<const Args*>(args)); };
     return run_blocks(r, message, room);
 }
 

@@ -9,8 +9,8 @@
 namespace emulator {
 
 inline unsigned char* shared(u32 address) {
-    if (address >= runtime->shared_bytes) fail("thread %d reaches for shared memory at %u, of %zu bytes", own_thread(), address, runtime->shared_bytes);
-    return runtime->shared_base + address;
+    if (address >= own_runtime().shared_bytes) fail("thread %d reaches for shared memory at %u, of %zu bytes", own_thread(), address, own_runtime().shared_bytes);
+    return own_runtime().shared_base + address;
 }
 template <typename T> inline T load_shared(u32 address) {
     if (address % sizeof(T)) fail("thread %d loads %zu bytes from shared memory at %u, which is not a multiple", own_thread(), sizeof(T), address);
@@ -145,11 +145,11 @@ template <float (*NUMBER)(u16), int DISTINCT, int COLUMNS, int STEPS> inline voi
 
 inline void queue_copy(u32 to, const void* from, int bytes, int of) {
     if (to % of || reinterpret_cast<uintptr_t>(from) % of) fail("thread %d copies %d bytes between addresses that are not multiples", own_thread(), of);
-    current->copies.push_back({shared(to), from, bytes, of - bytes, current->copy_group});
+    own_fiber().copies.push_back({shared(to), from, bytes, of - bytes, own_fiber().copy_group});
 }
 // Carries out the copies of all groups before `group`.
 inline void do_copies(int group) {
-    auto& copies = current->copies;
+    auto& copies = own_fiber().copies;
     size_t done = 0;
     for (; done < copies.size() && copies[done].group < group; done++) {
         memcpy(copies[done].to, copies[done].from, copies[done].bytes);
@@ -235,8 +235,8 @@ inline void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier) {
 inline void prefetch_l2(const void*) {}
 inline void copy_8_bytes(u32 to, const void* from, int bytes = 8) { emulator::queue_copy(to, from, bytes, 8); }
 inline void copy_16_bytes(u32 to, const void* from, int bytes = 16) { emulator::queue_copy(to, from, bytes, 16); }
-inline void commit_copies() { emulator::current->copy_group++; }
-template <int PENDING> inline void wait_for_groups() { emulator::do_copies(emulator::current->copy_group - PENDING); }
+inline void commit_copies() { emulator::own_fiber().copy_group++; }
+template <int PENDING> inline void wait_for_groups() { emulator::do_copies(emulator::own_fiber().copy_group - PENDING); }
 inline void wait_for_copies() { emulator::do_copies(1 << 30); }
 template <int ID, int THREADS> inline void sync_some() { emulator::named_barrier(ID, THREADS); }
 

@@ -26,6 +26,7 @@ pub const ARCHITECTURES: [&str; 5] = ["sm_90a", "sm_100a", "sm_103a", "sm_120a",
 pub fn shipped_sources(architecture: &str) -> Vec<Source> {
     let mut all = crate::selftest::shipped_sources(architecture);
     all.extend(crate::backend::sources());
+    all.extend(crate::matmul::shipped_sources());
     all
 }
 

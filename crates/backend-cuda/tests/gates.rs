@@ -50,7 +50,7 @@ const MATMUL_GATES: [(&str, &str, u32, [u32; 2]); 12] = [
     ("dense_v2_w8_m1_n8_s4", "dense", 128, [2, 1]),
     ("experts_v2_w4_m2_n1_s4", "up", 168, [3, 1]),
     ("experts_v2_w4_m2_n1_s4", "down", 168, [3, 1]),
-    ("experts_v2_w4_m2_n2_s4", "up", 184, [2, 1]),
+    ("experts_v2_w4_m2_n2_s4", "up", 168, [3, 1]),
     ("experts_v2_w4_m2_n2_s4", "down", 168, [3, 1]),
     ("experts_v2_w4_m2_n4_s4", "up", 208, [2, 1]),
     ("experts_v2_w4_m2_n4_s4", "down", 208, [2, 1]),

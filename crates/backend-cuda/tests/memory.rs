@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use overshot_backend::Numerics;
-use overshot_backend_cuda::backend::{CacheSize, CudaBackend, CudaOptions, Demand, RESERVE_BYTES, plan};
+use overshot_backend_cuda::backend::{
+    CacheSize, Company, CudaBackend, CudaOptions, Demand, RESERVE_BYTES, plan,
+};
 use overshot_backend_cuda::emulator::{EmulatedGpu, Order};
 use overshot_backend_cuda::gpu::Gpu;
 use overshot_conformance::open;
@@ -45,7 +47,12 @@ fn a_backend_takes_what_was_planned_and_gives_it_back() {
         let facts: Vec<_> = gpus.iter().map(|gpu| gpu.facts().unwrap()).collect();
         let budget = plan(&model, demand, &facts).unwrap();
         let planned = budget.needed_bytes() - RESERVE_BYTES;
-        let options = CudaOptions { numerics, capacity: budget.capacity, tokens_max: TOKENS_MAX };
+        let options = CudaOptions {
+            numerics,
+            capacity: budget.capacity,
+            tokens_max: TOKENS_MAX,
+            company: Company::default(),
+        };
         let backend = start(&model, options, &gpus).unwrap();
         for gpu in &gpus {
             // A plan counts in the pieces that a driver hands out; the emulator counts bytes.
@@ -66,7 +73,11 @@ fn a_device_that_another_process_filled_refuses_and_keeps_nothing() {
     let capacity = plan(&model, demand, &[gpus[0].facts().unwrap()]).unwrap().capacity;
     for memory in [1 << 10, 1 << 20, 4 << 20] {
         let Some(gpus) = devices(1, memory) else { return };
-        let error = start(&model, CudaOptions { numerics, capacity, tokens_max: TOKENS_MAX }, &gpus);
+        let error = start(
+            &model,
+            CudaOptions { numerics, capacity, tokens_max: TOKENS_MAX, company: Company::default() },
+            &gpus,
+        );
         let error = error.err().unwrap();
         assert!(error.contains("bytes of emulated memory cannot be had"), "{error}");
         assert_eq!(free(&gpus[0]), memory as u64);

@@ -1,5 +1,6 @@
 //! The whole model on the emulator, and on a card where there is one, against the CPU backend, in every kind of numerics mode, and to the bit in other
-//! orders of threads and parts. What every backend must pass is in `conformance.rs`.
+//! orders of threads and parts; and that the kernels which should be taken are. What every backend must pass is in
+//! `conformance.rs`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +8,9 @@ mod common;
 use common::{Device, TOKENS_MAX};
 use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
-use overshot_backend_cuda::emulator::Order;
+use overshot_backend_cuda::backend::Company;
+use overshot_backend_cuda::emulator::{EmulatedGpu, Launches, Order};
+use overshot_backend_cuda::gpu::Gpu;
 use overshot_conformance::{Bench, Extent, Setup, Subject, bits, drawn_plainly, open};
 use overshot_model::Model;
 use std::sync::Arc;
@@ -73,7 +76,7 @@ fn assert_near_cpu(folder: &str, numerics: Numerics, tokens: usize, chunks: &[us
 #[test]
 fn exact_numbers_are_the_cpus_past_an_entry_of_every_kind() {
     assert_near_cpu(BF16, Numerics::EXACT, 140, &[70, 1, 3]);
-    assert_near_cpu(FP8FP4, Numerics::EXACT, 140, &[1]);
+    assert_near_cpu(FP8FP4, Numerics::EXACT, 140, &[130, 1, 7]);
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn neither_chunks_nor_parts_nor_the_order_of_threads_change_a_bit() {
         let whole = run(Order::Ascending, TOKENS_MAX, &[usize::MAX]);
         let others = [
             (Order::Descending, TOKENS_MAX, &[usize::MAX][..]),
-            (Order::Random(overshot_testing::seed()), TOKENS_MAX, &[1]),
+            (Order::Random(overshot_testing::seed()), TOKENS_MAX, &[1, 6]),
             (Order::Ascending, 7, &[20, 5]),
         ];
         for (order, tokens_max, chunks) in others {
@@ -112,6 +115,67 @@ fn neither_chunks_nor_parts_nor_the_order_of_threads_change_a_bit() {
             assert!(run(order, tokens_max, chunks) == whole, "{label}");
         }
     }
+}
+
+/// Feeds tokens in chunks to so many ranks, then asks each what it launched.
+fn launches(model: &Arc<Model>, tp: usize, numerics: Numerics, chunks: &[usize]) -> Vec<Launches> {
+    let gpus: Vec<_> = (0..tp).map(|_| Arc::new(EmulatedGpu::new(Order::Ascending).unwrap())).collect();
+    let tokens = random_tokens(model, chunks.iter().sum());
+    let setup = Setup::new(numerics, 1, tokens.len()).ranks(tp);
+    let devices = gpus.iter().map(|gpu| gpu.clone() as Arc<dyn Gpu>).collect();
+    let backend = common::start_on(devices, model, setup, TOKENS_MAX, Company::Invariant);
+    Bench::over(backend).feed_new(&tokens, chunks);
+    gpus.iter().map(|gpu| gpu.launches()).collect()
+}
+
+/// Two steps of the model's two layers: of 9 tokens and of 1.
+#[test]
+fn the_tile_kernels_are_taken_for_every_matrix_that_they_take() {
+    if Device::emulator(Extent::Part).is_none() {
+        return;
+    }
+    let model = open(FP8FP4);
+    const TILES: [(&str, usize); 6] = [
+        // Inputs, queries, groups of heads, output, gate; and the head.
+        ("dense_v2_w8_m1_n1_s4 dense", 11),
+        ("dense_v2_w8_m1_n2_s4 dense", 11),
+        ("experts_v2_w4_m2_n1_s4 up", 2),
+        ("experts_v2_w4_m2_n2_s4 down", 2),
+        ("matmul_sort sort", 4),
+        ("matmul_sort combine", 4),
+    ];
+    let version_1 =
+        ["matmul_v1 dense", "matmul_v1 round_rows", "experts_v1 expert_up", "experts_v1 expert_down"];
+    for numerics in [Numerics::default(), ROUNDED] {
+        let launched = launches(&model, 1, numerics, &[9, 1]).remove(0);
+        for (kernel, count) in TILES {
+            assert_eq!(launched.get(kernel), Some(&count), "{kernel}, {numerics:?}: {launched:?}");
+        }
+        assert!(launched.contains_key("matmul_prepare prepare"), "{launched:?}");
+        let left = version_1.iter().find(|kernel| launched.contains_key(**kernel));
+        assert_eq!(left, None, "{numerics:?}: {launched:?}");
+    }
+    // The second rank's columns of wo_b begin inside of a block of scales: version 1.
+    let launched = launches(&model, 2, Numerics::default(), &[9, 1]);
+    let of_version_1 = launched.iter().map(|launches| launches.get("matmul_v1 dense").copied());
+    assert_eq!(of_version_1.collect::<Vec<_>>(), [None, Some(4)], "{launched:?}");
+}
+
+/// Splits may then follow the tokens: other sums, no fewer bits.
+#[test]
+fn in_any_company_numbers_are_as_near_the_cpus() {
+    if Device::emulator(Extent::Part).is_none() {
+        return;
+    }
+    let model = open(BF16);
+    let tokens = random_tokens(&model, 70);
+    let setup = Setup::new(Numerics::EXACT, 1, tokens.len());
+    let gpus: Vec<Arc<dyn Gpu>> = vec![Arc::new(EmulatedGpu::new(Order::Ascending).unwrap())];
+    let backend = common::start_on(gpus, &model, setup, TOKENS_MAX, Company::Any);
+    let ours = Bench::over(backend).feed_new(&tokens, &[usize::MAX]);
+    let expected = Bench::start(&Cpu, &model, setup).feed_new(&tokens, &[usize::MAX]);
+    let most = differences(&model, &ours, &expected).into_iter().fold(0.0, f32::max);
+    assert!(most <= 5e-5, "{most}");
 }
 
 /// Without roundings logits are too near each other for a draw to fall otherwise.

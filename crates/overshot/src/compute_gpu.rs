@@ -10,7 +10,7 @@ use anyhow::Context;
 use indicatif::ProgressBar;
 use overshot_backend::{Backend, ShardError};
 use overshot_backend_cuda::backend::{
-    Budget, BudgetError, CacheSize, CudaBackend, CudaOptions, Demand, Loading, Obstacle, plan,
+    Budget, BudgetError, CacheSize, Company, CudaBackend, CudaOptions, Demand, Loading, Obstacle, plan,
 };
 use overshot_backend_cuda::devices::{self, OpenError, Unusable};
 use overshot_backend_cuda::gpu::{Gpu, GpuFacts};
@@ -87,7 +87,8 @@ pub fn start(
     let show = |done, all| waiting.set_message(loading_line(done, all, started.elapsed()));
     let mut loading = Loading { on_progress: &show, ..Loading::quietly() };
     loading.threads = flags.threads.map_or(loading.threads, usize::from);
-    let options = CudaOptions { numerics, capacity: budget.capacity, tokens_max };
+    let options =
+        CudaOptions { numerics, capacity: budget.capacity, tokens_max, company: Company::default() };
     let backend = CudaBackend::load(model, options, gpus, loading).context(CANNOT_START)?;
     Ok(Box::new(backend))
 }

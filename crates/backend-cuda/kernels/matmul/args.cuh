@@ -9,8 +9,9 @@
 //   combine      a token's slots added up in the order of its choices
 //
 // Inputs by the format of the matrix. FP8 and FP4 take prepared activations: bf16, of each 8 columns in the order 0 4 1 5 2 6
-// 3 7, in which a stored word's bytes or nibbles come out 16 bits apart without a shuffle. BF16 and F32 take float32 in
-// plain order, which the kernels split into three bf16 terms: as good as float32 arithmetic. Sums are float32 everywhere.
+// 3 7, in which a stored word's bytes or nibbles come out 16 bits apart without a shuffle; and where nothing may be rounded,
+// three such terms whose sum is the float32 number. BF16 and F32 take float32 in plain order, which the kernels split into
+// three bf16 terms themselves. Three terms are as good as float32 arithmetic. Sums are float32 everywhere.
 //
 // A row's sums are made in an order that depends on the matrix and the device alone (`splits`), so that a token gives the
 // same bits in any company.
@@ -23,6 +24,7 @@ struct Job {
     const void* in;
     float* out;
     i64 in_stride, out_stride;
+    i64 term_stride;                     // from each of three terms of the input to the next; 0: it is one
     int blocks_before;                   // blocks of the jobs before
     int splits;                          // blocks that share the columns of a tile of rows
     int parts_before;                    // parts of the jobs before, jobs with one split having none
@@ -41,11 +43,13 @@ struct DenseArgs {
 
 struct PrepareArgs {
     const void* in;                      // float32 or bf16 [rows, in_stride]
-    u16* out;                            // prepared [rows, cols]
+    u16* out;                            // prepared [terms, rows, cols]
     i64 in_stride;
     int rows, cols;
     int is_bf16;
     int round_to_e4m3;                   // blocks of 128 columns share a power of two
+    int terms;                           // 1 or 3
+    int unused;
 };
 
 struct Expert {
@@ -77,11 +81,12 @@ struct ExpertsArgs {
     const int* tile_count;
     const int* token_of;
     const float* weight_of;
-    const u16* x;                        // prepared [tokens, hidden]
+    const u16* x;                        // prepared [tokens, hidden], or three terms of it
     const float* x_exact;                // float32 [tokens, hidden], for experts in BF16 or F32
-    u16* inner;                          // prepared [slots, width]: `up` writes, `down` reads, where w2 is FP8 or FP4
-    float* inner_exact;                  // float32 [slots, width]: likewise where w2 is BF16 or F32, or to be rounded first
+    u16* inner;                          // prepared [slots, width], or three terms: `up` writes, `down` reads, where w2 is FP8 or FP4
+    float* inner_exact;                  // float32 [slots, width]: likewise where w2 is BF16 or F32, or `prepare` comes between
     float* products;                     // float32 [slots, hidden]
+    i64 x_term_stride, inner_term_stride; // as of a job
     int hidden, width;
     int shared;                          // index of the shared expert in `experts`
     int inner_is_exact;                  // 1: `up` writes `inner_exact` whatever the format

@@ -1,5 +1,6 @@
 // Activations as FP8 and FP4 matrices take them (args.cuh): BF16, reordered within each 8 columns, and first rounded to
-// E4M3 with a power of two for each 128 columns if asked, which BF16 then holds exactly. A thread has 8 columns, 16 threads a block of 128.
+// E4M3 with a power of two for each 128 columns if asked, which BF16 then holds exactly; or in three terms, which hold float32. A thread
+// has 8 columns, 16 threads a block of 128.
 #include "args.cuh"
 
 constexpr int THREADS = 256;
@@ -31,8 +32,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_const
             x[i + 1] = float_of_e4m3((u8)(codes >> 8)) * scale;
         }
     }
-    if (is_inside) {
-        const uint4 v = make_uint4(bf16x2_of(x[0], x[4]), bf16x2_of(x[1], x[5]), bf16x2_of(x[2], x[6]), bf16x2_of(x[3], x[7]));
-        *reinterpret_cast<uint4*>(a.out + (size_t)row * a.cols + first) = v;
+    if (!is_inside) return;
+    for (int term = 0; term < a.terms; term++) {
+        u32 pair[4];
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            pair[i] = bf16x2_of(x[i], x[i + 4]);
+            x[i] -= low_bf16(pair[i]);
+            x[i + 4] -= high_bf16(pair[i]);
+        }
+        *reinterpret_cast<uint4*>(a.out + ((size_t)term * a.rows + row) * a.cols + first) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
     }
 }

@@ -58,6 +58,7 @@ __device__ __forceinline__ SixteenRows sixteen_rows(const Matrix& m, int first, 
 // Inputs of the warp's tokens: `row[n]` is that of token 8 n + g; tokens behind the last are the last.
 struct Inputs {
     const void* row[N_TILES];
+    u32 term_stride;                     // of prepared ones, 16 bytes each; 0: one term
     int tokens;
 };
 
@@ -93,8 +94,8 @@ __device__ __forceinline__ Terms terms_of(float low, float high) {
     return t;
 }
 
-// Half a block of FP8 or FP4: prepared inputs, `column` the lane's first.
-template <int FORMAT>
+// Half a block of FP8 or FP4: prepared inputs of so many terms, `column` the lane's first.
+template <int FORMAT, int TERMS>
 __device__ __forceinline__ void multiply_half_of_codes(const uint4 (&low)[M_TILES], const uint4 (&high)[M_TILES], const u32 (&scale)[M_TILES][2],
                                                       const Inputs& in, int column, bool is_inside, Sums& total) {
     constexpr int STEPS = OWN<FORMAT> / 4;
@@ -118,25 +119,28 @@ __device__ __forceinline__ void multiply_half_of_codes(const uint4 (&low)[M_TILE
             for (int i = 0; i < 4 * STEPS; i++) a[m][i / 4][i % 4] = multiply_bf16x2(a[m][i / 4][i % 4], (max(scale[m][i % 2], 128u) - 1) * 0x00800080u);
         }
     }
-    #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
-        if (8 * n >= in.tokens) break;
-        uint4 b[STEPS / 2] = {};
-        const uint4* row = reinterpret_cast<const uint4*>(static_cast<const u16*>(in.row[n]) + column);
+    #pragma unroll 1
+    for (int term = TERMS - 1; term >= 0; term--) {         // small products first
         #pragma unroll
-        for (int i = 0; i < STEPS / 2; i++)
-            if (is_inside) b[i] = __ldg(row + i);
-        #pragma unroll
-        for (int m = 0; m < M_TILES; m++) {
-            if (FORMAT == FP8) {
-                float sum[4] = {};
-                #pragma unroll
-                for (int s = 0; s < STEPS; s++) mma_bf16(sum, a[m][s], word(b[s / 2], s % 2 * 2), word(b[s / 2], s % 2 * 2 + 1));
-                #pragma unroll
-                for (int i = 0; i < 4; i++) total[m][n][i] += sum[i] * scale_of_ue8m0(scale[m][0]);
-            } else {
-                #pragma unroll
-                for (int s = 0; s < STEPS; s++) mma_bf16(total[m][n], a[m][s], word(b[s / 2], s % 2 * 2), word(b[s / 2], s % 2 * 2 + 1));
+        for (int n = 0; n < N_TILES; n++) {
+            if (8 * n >= in.tokens) break;
+            uint4 b[STEPS / 2] = {};
+            const uint4* row = reinterpret_cast<const uint4*>(static_cast<const u16*>(in.row[n]) + column) + term * in.term_stride;
+            #pragma unroll
+            for (int i = 0; i < STEPS / 2; i++)
+                if (is_inside) b[i] = __ldg(row + i);
+            #pragma unroll
+            for (int m = 0; m < M_TILES; m++) {
+                if (FORMAT == FP8) {
+                    float sum[4] = {};
+                    #pragma unroll
+                    for (int s = 0; s < STEPS; s++) mma_bf16(sum, a[m][s], word(b[s / 2], s % 2 * 2), word(b[s / 2], s % 2 * 2 + 1));
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) total[m][n][i] += sum[i] * scale_of_ue8m0(scale[m][0]);
+                } else {
+                    #pragma unroll
+                    for (int s = 0; s < STEPS; s++) mma_bf16(total[m][n], a[m][s], word(b[s / 2], s % 2 * 2), word(b[s / 2], s % 2 * 2 + 1));
+                }
             }
         }
     }
@@ -180,8 +184,8 @@ __device__ __forceinline__ void multiply_half_of_floats(const uint4 (&low)[M_TIL
     }
 }
 
-// Adds blocks `first .. first + count` of the rows to `total`. `ring` is the warp's.
-template <int FORMAT>
+// Adds blocks `first .. first + count` of the rows to `total`. `ring` is the warp's; TERMS are those of prepared inputs.
+template <int FORMAT, int TERMS>
 __device__ __forceinline__ void multiply_blocks(const SixteenRows (&rows)[M_TILES], int row_bytes, const Inputs& in, int first, int count, u32 ring,
                                                int lane, Sums& total) {
     const int t = lane & 3;
@@ -225,6 +229,7 @@ __device__ __forceinline__ void multiply_blocks(const SixteenRows (&rows)[M_TILE
         wait_for_groups<STAGES - 2>();
         #pragma unroll
         for (int half = 0; half < 2; half++) {
+            if ((first + i) * BLOCK_BYTES + half * 64 >= row_bytes) break;      // rows of a small model end here
             uint4 low[M_TILES], high[M_TILES];
             u32 factor[M_TILES][2];
             #pragma unroll
@@ -236,7 +241,7 @@ __device__ __forceinline__ void multiply_blocks(const SixteenRows (&rows)[M_TILE
                 factor[m][1] = now[m][half][1];
             }
             const int at = (first + i) * BLOCK_BYTES + half * 64 + t * 16, column = at / 16 * OWN<FORMAT>;
-            if constexpr (FORMAT == FP8 || FORMAT == FP4) multiply_half_of_codes<FORMAT>(low, high, factor, in, column, at < row_bytes, total);
+            if constexpr (FORMAT == FP8 || FORMAT == FP4) multiply_half_of_codes<FORMAT, TERMS>(low, high, factor, in, column, at < row_bytes, total);
             else multiply_half_of_floats<FORMAT>(low, high, in, column, at < row_bytes, total);
         }
         fetch(i + STAGES - 1);           // into the place of block i - 1, whose numbers are long in registers
@@ -247,8 +252,10 @@ __device__ __forceinline__ void multiply_blocks(const SixteenRows (&rows)[M_TILE
 // The same in whatever format the matrix has.
 __device__ __forceinline__ void multiply(const SixteenRows (&rows)[M_TILES], int format, int row_bytes, const Inputs& in, int first, int count,
                                          u32 ring, int lane, Sums& total) {
-    if (format == FP8) multiply_blocks<FP8>(rows, row_bytes, in, first, count, ring, lane, total);
-    else if (format == FP4) multiply_blocks<FP4>(rows, row_bytes, in, first, count, ring, lane, total);
-    else if (format == BF16) multiply_blocks<BF16>(rows, row_bytes, in, first, count, ring, lane, total);
-    else multiply_blocks<F32>(rows, row_bytes, in, first, count, ring, lane, total);
+    if (format == FP8 && !in.term_stride) multiply_blocks<FP8, 1>(rows, row_bytes, in, first, count, ring, lane, total);
+    else if (format == FP8) multiply_blocks<FP8, 3>(rows, row_bytes, in, first, count, ring, lane, total);
+    else if (format == FP4 && !in.term_stride) multiply_blocks<FP4, 1>(rows, row_bytes, in, first, count, ring, lane, total);
+    else if (format == FP4) multiply_blocks<FP4, 3>(rows, row_bytes, in, first, count, ring, lane, total);
+    else if (format == BF16) multiply_blocks<BF16, 0>(rows, row_bytes, in, first, count, ring, lane, total);
+    else multiply_blocks<F32, 0>(rows, row_bytes, in, first, count, ring, lane, total);
 }

@@ -35,7 +35,7 @@ __device__ __forceinline__ bool is_last(int* arrivals, int splits) {
     return true;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) dense(const __grid_constant__ DenseArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) dense(const __grid_constant__ DenseArgs a) {
     extern __shared__ __align__(128) u8 memory[];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     int number = 0;
@@ -48,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dense(const __grid_constan
 
     Sums total = {};
     Inputs in;
+    in.term_stride = (u32)(job.term_stride / 8);
     in.tokens = min(a.tokens - first_token, TOKENS);
     #pragma unroll
     for (int n = 0; n < N_TILES; n++) {

@@ -21,8 +21,9 @@ __device__ __forceinline__ float at_least(float x, float limit) { return x < lim
 
 // The inputs of a tile's slots: rows of `codes` for matrices that take prepared ones, of `floats` for others.
 template <typename RowOf>
-__device__ __forceinline__ Inputs inputs_of(const Tile& tile, const u16* codes, const float* floats, int format, int cols, int lane, RowOf row_of) {
+__device__ __forceinline__ Inputs inputs_of(const Tile& tile, const u16* codes, i64 term_stride, const float* floats, int format, int cols, int lane, RowOf row_of) {
     Inputs in;
+    in.term_stride = (u32)(term_stride / 8);
     in.tokens = tile.count;
     #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) up(const __grid_constan
     if (first_row >= a.width) return;
     const int format = expert.w1.format, bytes = (int)row_bytes(expert.w1);
     const SixteenRows rows[2] = {sixteen_rows(expert.w1, first_row, lane), sixteen_rows(expert.w3, first_row, lane)};
-    const Inputs in = inputs_of(tile, a.x, a.x_exact, format, a.hidden, lane, [&](int slot) { return a.token_of[slot]; });
+    const Inputs in = inputs_of(tile, a.x, a.x_term_stride, a.x_exact, format, a.hidden, lane, [&](int slot) { return a.token_of[slot]; });
     Sums total = {};
     multiply(rows, format, bytes, in, 0, (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES, shared_address(memory) + warp * RING_BYTES, lane, total);
     const bool is_prepared = !a.inner_is_exact && (expert.w2.format == FP8 || expert.w2.format == FP4);
@@ -82,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) down(const __grid_const
     SixteenRows rows[M_TILES];
     #pragma unroll
     for (int m = 0; m < M_TILES; m++) rows[m] = sixteen_rows(w2, first_row + 16 * m, lane);
-    const Inputs in = inputs_of(tile, a.inner, a.inner_exact, w2.format, a.width, lane, [](int slot) { return slot; });
+    const Inputs in = inputs_of(tile, a.inner, a.inner_term_stride, a.inner_exact, w2.format, a.width, lane, [](int slot) { return slot; });
     Sums total = {};
     multiply(rows, w2.format, bytes, in, 0, (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES, shared_address(memory) + warp * RING_BYTES, lane, total);
     #pragma unroll

@@ -2,11 +2,11 @@
 //! the numbers that say why it does not fit. Sizes are not reckoned a second time: the plan makes the rank's memory on a device
 //! that only counts (`gpu/tally.rs`).
 
-use super::CudaOptions;
 use super::inputs::DrawsOn;
 use super::memory::RankMemory;
 use super::pools::DevicePools;
 use super::weights::DeviceWeights;
+use super::{Company, CudaOptions};
 use crate::gpu::{Gpu, GpuError, GpuFacts, Tally};
 use overshot_backend::{Numerics, Shard, ShardError};
 use overshot_kv::{Pool, PoolCapacity, TOKENS_PER_PAGE};
@@ -154,9 +154,9 @@ impl<'a> Planner<'a> {
             |capacity| bytes_of(rank.gpu, |gpu| DevicePools::new(gpu, spec, numerics, capacity).map(|_| ()));
         let pool_bytes = pools(capacity)?;
         let request_bytes = pools(PoolCapacity::shared_by(capacity.pages(Pool::Window), 0))?;
-        let options = CudaOptions { numerics, capacity, tokens_max };
+        let options = CudaOptions { numerics, capacity, tokens_max, company: Company::default() };
         let all_bytes = bytes_of(rank.gpu, |gpu| {
-            RankMemory::take(gpu, spec, options, &rank.shard, draws_on).map(|_| ())
+            RankMemory::take(gpu, self.model, options, &rank.shard, draws_on).map(|_| ())
         })?;
         Ok(Budget {
             free_bytes: rank.gpu.memory_free_bytes as u64,

@@ -171,6 +171,11 @@ pub(crate) const SELECT_THREADS: u32 = 256;
 const SAMPLE_THREADS: u32 = 256;
 pub const SCORE_KEYS: usize = 32;
 
+/// Blocks that have a thread for each of so many.
+pub fn blocks(count: usize) -> u32 {
+    count.div_ceil(THREADS) as u32
+}
+
 impl Kernels {
     /// All but version 2 of the indexer's scores, which depends on heads.
     pub fn load(gpu: &dyn Gpu) -> Result<Self, GpuError> {

@@ -2,22 +2,32 @@
 //! only counts: see `budget.rs`.
 
 use super::CudaOptions;
+use super::experts::Experts;
 use super::inputs::{DrawsOn, Inputs};
 use super::pools::DevicePools;
+use super::products::Products;
 use super::sampling::DeviceSampler;
 use super::workspace::Workspace;
 use crate::gpu::{Buffer, Gpu, GpuError};
+use crate::matmul;
 use overshot_backend::Shard;
 use overshot_kv::Pool;
-use overshot_model::Spec;
+use overshot_model::{Model, Spec};
 use std::sync::Arc;
 
 /// A draw takes 12 bytes of scratch for every token of the vocabulary.
 const DRAWS_AT_A_TIME: usize = 64;
 
+/// Tokens of a part: experts' kernels count each once for every expert that it goes to.
+pub fn tokens_max(spec: &Spec, options: CudaOptions) -> usize {
+    options.tokens_max.min(matmul::TOKENS_MAX / (spec.experts_per_token + 1))
+}
+
 pub struct RankMemory {
     pub pools: DevicePools,
     pub inputs: Inputs,
+    pub products: Products,
+    pub experts: Experts,
     pub space: Workspace,
     pub device_sampler: DeviceSampler,
     /// Of the rows of the plan under way that draw, `[rows, vocab]`.
@@ -27,12 +37,14 @@ pub struct RankMemory {
 impl RankMemory {
     pub fn take(
         gpu: &Arc<dyn Gpu>,
-        spec: &Spec,
+        model: &Model,
         options: CudaOptions,
         shard: &Shard,
         draws_on: DrawsOn,
     ) -> Result<Self, GpuError> {
-        let CudaOptions { numerics, capacity, tokens_max, .. } = options;
+        let spec = &model.spec;
+        let CudaOptions { numerics, capacity, company, .. } = options;
+        let tokens_max = tokens_max(spec, options);
         // Every row of a plan has a page of its own to write.
         let draws_max = match draws_on {
             DrawsOn::Device => capacity.pages(Pool::Window),
@@ -41,6 +53,8 @@ impl RankMemory {
         Ok(RankMemory {
             pools: DevicePools::new(gpu, spec, numerics, capacity)?,
             inputs: Inputs::new(gpu, spec, capacity, tokens_max)?,
+            products: Products::new(gpu, spec, shard, numerics, company, tokens_max)?,
+            experts: Experts::new(gpu, model, shard, numerics, tokens_max)?,
             space: Workspace::new(gpu, spec, shard, tokens_max, capacity.longest_set_tokens())?,
             device_sampler: DeviceSampler::new(gpu, spec.vocab_size, DRAWS_AT_A_TIME.min(draws_max))?,
             draw_logits: Buffer::new(gpu, draws_max * spec.vocab_size)?,

@@ -1,19 +1,22 @@
 //! The model on devices behind the trait `Backend`: `rank.rs` is one device, `step.rs` the order of launches,
-//! `arguments.rs` what kernels take. The kernels began as plain first versions, right before they are fast; each family's
+//! `arguments.rs` what kernels take. Products with matrices and experts are those of `crate::matmul` wherever it takes the
+//! matrix (`products.rs`, `experts.rs`). The other kernels began as plain first versions, right before they are fast; each family's
 //! later ones replace them behind the same arguments, as those of attention and the indexer did.
 //!
 //! A row's results depend on the row alone, to the bit: every sum runs in an order that neither the batch nor the chunking
-//! changes. One device draws its tokens itself; several
+//! changes, unless [`Company::Any`] is asked for. One device draws its tokens itself; several
 //! meet on the host, for sums and for draws. Not here yet: graphs, meetings without the host.
 
 pub(crate) mod arguments;
 mod budget;
+mod experts;
 mod inputs;
 pub(crate) mod kernels;
 mod loading;
 mod memory;
 mod pieces;
 mod pools;
+mod products;
 mod rank;
 mod sampling;
 mod step;
@@ -21,6 +24,7 @@ mod weights;
 mod workspace;
 
 pub use self::loading::Loading;
+pub use crate::matmul::Company;
 pub use budget::{Budget, BudgetError, CacheSize, Demand, Obstacle, RESERVE_BYTES, plan};
 pub use kernels::{attention_tiles_shape, sources};
 pub use rank::RankError;
@@ -43,8 +47,11 @@ pub struct CudaOptions {
     pub numerics: Numerics,
     /// Of every rank.
     pub capacity: PoolCapacity,
-    /// Tokens that are computed at a time: a step with more is done in parts, with the same results.
+    /// Tokens that are computed at a time, at most 65,536 with each of their experts counted: a step with more is done in parts,
+    /// with the same results.
     pub tokens_max: usize,
+    /// Whether a row's bits may depend on the rest of its step. Not unless asked for: what it would gain is not measured.
+    pub company: Company,
 }
 
 /// A rank a device.

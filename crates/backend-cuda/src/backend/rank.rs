@@ -1,16 +1,19 @@
 //! One rank on one device: its share of the model, its own copy of the cache.
 
 use super::CudaOptions;
+use super::experts::Experts;
 use super::inputs::{DrawsOn, Inputs, Layout, parts};
 use super::kernels::Kernels;
 use super::loading::{Loading, Progress};
-use super::memory::RankMemory;
+use super::memory::{RankMemory, tokens_max};
 use super::pools::DevicePools;
+use super::products::Products;
 use super::sampling::{DeviceSampler, Request};
 use super::step::{Place, Step};
 use super::weights::DeviceWeights;
 use super::workspace::Workspace;
 use crate::gpu::{Buffer, Gpu, GpuError};
+use crate::matmul::MatmulError;
 use overshot_backend::{
     Member, PeerGone, Rank, RowDraw, RowResult, Sampler, Shard, StepMasks, StepPlan, draw_rows,
 };
@@ -22,6 +25,8 @@ pub enum RankError {
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
+    Matmul(#[from] MatmulError),
+    #[error(transparent)]
     Peer(#[from] PeerGone),
 }
 
@@ -32,6 +37,8 @@ pub struct CudaRank {
     member: Option<Member>,
     places: Vec<Place>,
     kernels: Kernels,
+    products: Products,
+    experts: Experts,
     weights: DeviceWeights,
     pools: DevicePools,
     inputs: Inputs,
@@ -51,23 +58,26 @@ impl CudaRank {
     pub fn new(
         gpu: Arc<dyn Gpu>,
         model: Arc<Model>,
-        options: CudaOptions,
+        mut options: CudaOptions,
         shard: Shard,
         member: Option<Member>,
         loading: Loading,
         progress: &Progress,
     ) -> Result<Self, GpuError> {
         let spec = &model.spec;
+        options.tokens_max = tokens_max(spec, options);
         // What may be missing is looked for before minutes of reading.
         let kernels = Kernels::load(&*gpu)?.with_index_heads(&*gpu, shard.index_heads.len())?;
-        let memory = RankMemory::take(&gpu, spec, options, &shard, draws_on(member.as_ref()))?;
-        let RankMemory { pools, inputs, space, device_sampler, draw_logits } = memory;
+        let memory = RankMemory::take(&gpu, &model, options, &shard, draws_on(member.as_ref()))?;
+        let RankMemory { pools, inputs, products, experts, space, device_sampler, draw_logits } = memory;
         Ok(CudaRank {
             places: places(spec),
             kernels,
             weights: DeviceWeights::load(&gpu, &model.weights, &shard, loading, progress)?,
             pools,
             inputs,
+            products,
+            experts,
             space,
             sampler: Sampler::default(),
             device_sampler,
@@ -151,6 +161,8 @@ impl Rank for CudaRank {
                 shard: &self.shard,
                 member: self.member.as_ref(),
                 kernels: &self.kernels,
+                products: &self.products,
+                experts: &self.experts,
                 weights: &self.weights,
                 pools: &self.pools,
                 space: &mut self.space,

@@ -2,16 +2,18 @@
 //! allocated, and nothing here waits for the device but the copies of several ranks' sums and of logits.
 
 use super::arguments as args;
+use super::experts::{Experts, Routed};
 use super::inputs::{Layout, growing_pool};
-use super::kernels::{Kernels, SCORE_KEYS, THREADS};
+use super::kernels::{Kernels, SCORE_KEYS};
 use super::pools::{DevicePools, RingOf};
+use super::products::{Factor, Input, Products, Rounding};
 use super::rank::RankError;
 use super::weights::{DeviceCompressor, DeviceIndexer, DeviceLayer, DeviceWeights, Site};
 use super::workspace::{LOGIT_ROWS, Workspace};
 use crate::gpu::{Buffer, DeviceAddress, Grid};
-use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Member, Numerics, Shard};
+use overshot_backend::{IndexKeyFormat, KvFormat, Member, Numerics, Shard};
 use overshot_kv::TOKENS_PER_PAGE;
-use overshot_model::{Format, HEAD_DIM, INDEX_DIM, LayerKind, LayerSpec, Spec, WINDOW};
+use overshot_model::{HEAD_DIM, INDEX_DIM, LayerKind, LayerSpec, Spec, WINDOW};
 
 /// Rows of up to so many tokens leave in the ring all that their own tokens see.
 const SHORT_ROW: usize = TOKENS_PER_PAGE - WINDOW;
@@ -22,6 +24,8 @@ pub struct Step<'a> {
     pub shard: &'a Shard,
     pub member: Option<&'a Member>,
     pub kernels: &'a Kernels,
+    pub products: &'a Products,
+    pub experts: &'a Experts,
     pub weights: &'a DeviceWeights,
     pub pools: &'a DevicePools,
     pub space: &'a mut Workspace,
@@ -46,8 +50,9 @@ fn each(tokens: usize) -> Grid {
     Grid(tokens as u32, 1, 1)
 }
 
-fn blocks(count: usize) -> u32 {
-    count.div_ceil(THREADS) as u32
+/// An input that FP8 and FP4 matrices read rounded, where a mode says so.
+fn rounded(x: &Buffer<f32>, cols: usize) -> Input {
+    Input { at: x.address(), cols, rounding: Rounding::ByMode }
 }
 
 impl Step<'_> {
@@ -60,7 +65,7 @@ impl Step<'_> {
             self.streams(before, Some((layer.hc_attn, layer.attn_norm)), place.index == 0)?;
             self.attention(*place, layer)?;
             self.streams(Some(DeviceAddress::NULL), Some((layer.hc_ffn, layer.ffn_norm)), false)?;
-            self.experts(layer)?;
+            self.feed_forward(layer)?;
             before = Some(self.space.y_shared.address());
         }
         self.streams(before, None, places.is_empty())?;
@@ -115,84 +120,32 @@ impl Step<'_> {
         Ok(self.kernels.streams.launch(each(self.tokens()), &streams)?)
     }
 
-    /// Whether matrices of this format read rounded inputs.
-    fn rounds(&self, format: Format) -> bool {
-        self.numerics.act == Activations::E4m3 && matches!(format, Format::Fp8 | Format::Fp4)
-    }
-
-    fn round(
-        &self,
-        from: DeviceAddress,
-        to: DeviceAddress,
-        rows: usize,
-        cols: usize,
-    ) -> Result<(), RankError> {
-        if self.numerics.act == Activations::Exact {
-            return Ok(());
-        }
-        let round = args::Round { input: from, out: to, rows: rows as i32, cols: cols as i32 };
-        Ok(self.kernels.round_rows.launch(Grid(blocks(rows * cols.div_ceil(128)), 1, 1), &round)?)
-    }
-
-    /// A product of whole rows; `rounded` is taken where the matrix reads rounded inputs.
-    fn job(
-        &self,
-        matrix: args::Matrix,
-        input: DeviceAddress,
-        rounded: DeviceAddress,
-        out: DeviceAddress,
-    ) -> args::Job {
-        let quantised = matrix.format == Format::Fp8 as i32 || matrix.format == Format::Fp4 as i32;
-        let rounds = quantised && self.numerics.act == Activations::E4m3;
-        args::Job {
-            matrix,
-            input: if rounds { rounded } else { input },
-            out,
-            in_stride: i64::from(matrix.cols),
-            out_stride: i64::from(matrix.rows),
-        }
-    }
-
-    fn dense(&self, jobs: &[args::Job], tokens: usize) -> Result<(), RankError> {
-        for jobs in jobs.chunks(args::JOBS_MAX) {
-            let mut dense =
-                args::Dense { count: jobs.len() as i32, tokens: tokens as i32, ..Default::default() };
-            dense.jobs[..jobs.len()].copy_from_slice(jobs);
-            let outputs = jobs.iter().map(|job| blocks(job.matrix.rows as usize)).sum();
-            self.kernels.dense.launch(Grid(outputs, tokens as u32, 1), &dense)?;
-        }
-        Ok(())
+    fn dense(&self, input: Input, factors: &[Factor]) -> Result<(), RankError> {
+        self.products.dense(self.kernels, input, factors, self.tokens())
     }
 
     /// Leaves the layer's output in `y`.
     fn attention(&mut self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
-        let (tokens, spec) = (self.tokens(), self.spec);
-        let w = &self.space;
-        let (x, rounded) = (w.x.address(), w.x_rounded.address());
-        self.round(x, rounded, tokens, spec.hidden_size)?;
-        let mut jobs = vec![
-            self.job(layer.wq_a, x, rounded, w.qr.address()),
-            self.job(layer.wkv, x, rounded, w.latents.address()),
-        ];
+        let (w, spec) = (&self.space, self.spec);
+        let mut factors =
+            vec![Factor::new(layer.wq_a, w.qr.address()), Factor::new(layer.wkv, w.latents.address())];
         if let Some(compressor) = &layer.compressor {
-            jobs.push(self.job(compressor.wkv, x, rounded, w.k.address()));
-            jobs.push(self.job(compressor.wgate, x, rounded, w.s.address()));
+            factors.push(Factor::new(compressor.wkv, w.k.address()));
+            factors.push(Factor::new(compressor.wgate, w.s.address()));
         }
         if let Some(indexer) = &layer.indexer {
-            jobs.push(self.job(indexer.compressor.wkv, x, rounded, w.index_k.address()));
-            jobs.push(self.job(indexer.compressor.wgate, x, rounded, w.index_s.address()));
-            jobs.push(self.job(indexer.weights_proj, x, rounded, w.index_weights.address()));
+            factors.push(Factor::new(indexer.compressor.wkv, w.index_k.address()));
+            factors.push(Factor::new(indexer.compressor.wgate, w.index_s.address()));
+            factors.push(Factor::new(indexer.weights_proj, w.index_weights.address()));
         }
-        self.dense(&jobs, tokens)?;
+        self.dense(rounded(&w.x, spec.hidden_size), &factors)?;
         self.latents(place, layer)?;
         self.compress(place, layer)?;
 
         let w = &self.space;
-        let (qr, rounded) = (w.qr.address(), w.qr_rounded.address());
-        self.round(qr, rounded, tokens, spec.q_lora_rank)?;
-        let mut jobs = vec![self.job(layer.wq_b, qr, rounded, w.q.address())];
-        jobs.extend(layer.indexer.iter().map(|i| self.job(i.wq_b, qr, rounded, w.index_q.address())));
-        self.dense(&jobs, tokens)?;
+        let mut factors = vec![Factor::new(layer.wq_b, w.q.address())];
+        factors.extend(layer.indexer.iter().map(|i| Factor::new(i.wq_b, w.index_q.address())));
+        self.dense(rounded(&w.qr, spec.q_lora_rank), &factors)?;
         if let Some(indexer) = &layer.indexer {
             self.select(place, indexer)?;
         }
@@ -360,34 +313,25 @@ impl Step<'_> {
     fn project_out(&mut self, layer: &DeviceLayer) -> Result<(), RankError> {
         let (tokens, w) = (self.tokens(), &self.space);
         let (groups, rank) = (layer.wo_a.len(), self.spec.o_lora_rank);
-        let jobs: Vec<args::Job> = layer
-            .wo_a
-            .iter()
-            .enumerate()
-            .map(|(group, matrix)| args::Job {
-                matrix: *matrix,
-                // Not rounded in any mode: the publisher keeps this one matrix in BF16.
-                input: w.heads_out.at(group * matrix.cols as usize),
-                out: w.z.at(group * rank),
-                in_stride: i64::from(matrix.cols) * groups as i64,
-                out_stride: (groups * rank) as i64,
-            })
-            .collect();
-        self.dense(&jobs, tokens)?;
-        self.round(w.z.address(), w.z_rounded.address(), tokens, groups * rank)?;
-        let job = self.job(layer.wo_b, w.z.address(), w.z_rounded.address(), w.y.address());
-        self.dense(&[job], tokens)?;
+        let of_group = |(group, matrix): (usize, &args::Matrix)| Factor {
+            matrix: *matrix,
+            first_col: group * matrix.cols as usize,
+            out: w.z.at(group * rank),
+            out_stride: groups * rank,
+        };
+        let factors: Vec<Factor> = layer.wo_a.iter().enumerate().map(of_group).collect();
+        // Not rounded in any mode: the publisher keeps this one matrix in BF16.
+        let heads = self.shard.heads.len() * HEAD_DIM;
+        self.dense(Input { at: w.heads_out.address(), cols: heads, rounding: Rounding::Never }, &factors)?;
+        self.dense(rounded(&w.z, groups * rank), &[Factor::new(layer.wo_b, w.y.address())])?;
         let len = tokens * self.spec.hidden_size;
         all_reduce(self.member, &mut self.space.y, len)
     }
 
     /// Leaves the routed experts' sum in `y`, the shared one's output in `y_shared`.
-    fn experts(&mut self, layer: &DeviceLayer) -> Result<(), RankError> {
+    fn feed_forward(&mut self, layer: &DeviceLayer) -> Result<(), RankError> {
         let (tokens, spec, w) = (self.tokens(), self.spec, &self.space);
-        let per_token = spec.experts_per_token;
-        let (x, rounded) = (w.x.address(), w.x_rounded.address());
-        self.round(x, rounded, tokens, spec.hidden_size)?;
-        self.dense(&[self.job(layer.gate, x, rounded, w.gate.address())], tokens)?;
+        self.dense(rounded(&w.x, spec.hidden_size), &[Factor::new(layer.gate, w.gate.address())])?;
         let route = args::Route {
             step: self.step,
             scores: w.gate.address(),
@@ -396,39 +340,19 @@ impl Step<'_> {
             ids: w.ids.address(),
             weights: w.weights.address(),
             experts: spec.experts as i32,
-            per_token: per_token as i32,
+            per_token: spec.experts_per_token as i32,
             factor: spec.routed_scaling_factor,
             unused: 0,
         };
         self.kernels.route.launch(each(tokens), &route)?;
-        let input = |format: Format, exact: DeviceAddress, rounded: DeviceAddress| {
-            if self.rounds(format) { rounded } else { exact }
-        };
-        let (inner, inner_rounded) = (w.inner.address(), w.inner_rounded.address());
-        let experts = args::Experts {
-            experts: layer.experts,
+        let routed = Routed {
+            x: w.x.address(),
             ids: w.ids.address(),
             weights: w.weights.address(),
-            x: input(layer.routed_format, x, rounded),
-            x_shared: input(layer.shared_format, x, rounded),
-            inner,
-            inner_routed: input(layer.routed_format, inner, inner_rounded),
-            inner_shared: input(layer.shared_format, inner, inner_rounded),
             y: w.y.address(),
             y_shared: w.y_shared.address(),
-            tokens: tokens as i32,
-            per_token: per_token as i32,
-            hidden: spec.hidden_size as i32,
-            width: spec.expert_width as i32,
-            first_expert: self.shard.experts.start as i32,
-            count: self.shard.experts.len() as i32,
-            limit: spec.swiglu_limit.unwrap_or(f32::INFINITY),
-            unused: 0,
         };
-        let (up, down) = (blocks(spec.expert_width), blocks(spec.hidden_size));
-        self.kernels.expert_up.launch(Grid(up, per_token as u32 + 1, tokens as u32), &experts)?;
-        self.round(inner, inner_rounded, tokens * (per_token + 1), spec.expert_width)?;
-        self.kernels.expert_down.launch(Grid(down, tokens as u32, 1), &experts)?;
+        self.experts.run(self.kernels, self.products, layer, routed, tokens)?;
         let len = tokens * spec.hidden_size;
         all_reduce(self.member, &mut self.space.y, len)
     }
@@ -473,8 +397,8 @@ impl Step<'_> {
             unused: 0,
         };
         self.kernels.collapse_for_head.launch(each(tokens.len()), &head)?;
-        let hidden = w.hidden.address();
-        self.dense(&[self.job(weights.head, hidden, hidden, out)], tokens.len())
+        let input = Input { at: w.hidden.address(), cols: spec.hidden_size, rounding: Rounding::Never };
+        self.products.dense(self.kernels, input, &[Factor::new(weights.head, out)], tokens.len())
     }
 }
 

@@ -5,6 +5,7 @@ use super::arguments as args;
 use super::loading::{Loading, Progress, load};
 use super::pieces::{Arena, Group};
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, bytes_of};
+use crate::matmul::Matmuls;
 use overshot_backend::Shard;
 use overshot_model::{
     Compressor, Expert, FeedForward, Format, HEAD_DIM, HyperConnection, INDEX_DIM, Indexer, Layer, Matrix,
@@ -53,8 +54,38 @@ pub struct DeviceLayer {
     pub bias: DeviceAddress,
     /// The rank's experts, then the shared one.
     pub experts: DeviceAddress,
-    pub routed_format: Format,
-    pub shared_format: Format,
+    pub experts_kind: ExpertsKind,
+}
+
+/// What the experts of a layer have in common, on every rank.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertsKind {
+    pub routed: Format,
+    pub shared: Format,
+    /// Whether the tile kernels take every matrix.
+    pub go_by_tiles: bool,
+    /// Whether some matrix is FP8 or FP4.
+    pub some_take_prepared: bool,
+}
+
+impl ExpertsKind {
+    pub fn of(ffn: &FeedForward) -> Self {
+        let experts = || ffn.experts.iter().chain([&ffn.shared]);
+        let matrices = || {
+            let all = experts().flat_map(|expert| [&expert.w1, &expert.w3, &expert.w2]);
+            let (data, scales) = (DeviceAddress::NULL, DeviceAddress::NULL);
+            all.map(move |m| args::Matrix::whole(m.format, m.rows, m.cols, data, scales))
+        };
+        let alike = experts().all(|expert| expert.w1.format == expert.w3.format);
+        // As `Matmuls::experts` has it: hidden size and width.
+        let in_blocks = matrices().all(|matrix| matrix.cols % 32 == 0);
+        ExpertsKind {
+            routed: ffn.experts[0].w1.format,
+            shared: ffn.shared.w1.format,
+            go_by_tiles: alike && in_blocks && matrices().all(|matrix| Matmuls::takes(&matrix)),
+            some_take_prepared: matrices().any(|matrix| matrix.takes_prepared()),
+        }
+    }
 }
 
 pub struct DeviceCompressor {
@@ -250,7 +281,6 @@ fn place_layer(index: usize, layer: &Layer, shard: &Shard, arena: &mut Arena) ->
         table,
         bias,
         experts: arena.experts(index, ffn, shard),
-        routed_format: ffn.experts[0].w1.format,
-        shared_format: ffn.shared.w1.format,
+        experts_kind: ExpertsKind::of(ffn),
     }
 }

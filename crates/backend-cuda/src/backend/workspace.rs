@@ -1,4 +1,5 @@
 //! Everything between a step's inputs and its logits, taken once: sizes follow from the model and the tokens of a part.
+//! What stands within a product is of `products.rs` and `experts.rs`.
 
 use crate::gpu::{Buffer, Gpu, GpuError};
 use overshot_backend::Shard;
@@ -16,10 +17,7 @@ pub struct Workspace {
     pub mixing: Buffer<f32>,
     pub embedded: Buffer<f32>,
     pub x: Buffer<f32>,
-    /// `x`, `qr` and `z` with the publisher's rounding, where a mode asks for it.
-    pub x_rounded: Buffer<f32>,
     pub qr: Buffer<f32>,
-    pub qr_rounded: Buffer<f32>,
     pub latents: Buffer<f32>,
     pub packed: Buffer<u8>,
     pub k: Buffer<f32>,
@@ -35,15 +33,11 @@ pub struct Workspace {
     pub q: Buffer<f32>,
     pub heads_out: Buffer<f32>,
     pub z: Buffer<f32>,
-    pub z_rounded: Buffer<f32>,
     pub y: Buffer<f32>,
     pub y_shared: Buffer<f32>,
     pub gate: Buffer<f32>,
     pub ids: Buffer<i32>,
     pub weights: Buffer<f32>,
-    /// `[tokens, choices + 1, width]`
-    pub inner: Buffer<f32>,
-    pub inner_rounded: Buffer<f32>,
     /// Token indices, `[LOGIT_ROWS]`.
     pub wanted: Buffer<i32>,
     /// `[LOGIT_ROWS, hidden]`
@@ -62,7 +56,6 @@ impl Workspace {
     ) -> Result<Self, GpuError> {
         let floats = |each: usize| Buffer::<f32>::new(gpu, tokens_max * each);
         let (hidden, z) = (spec.hidden_size, shard.groups.len() * spec.o_lora_rank);
-        let inner = (spec.experts_per_token + 1) * spec.expert_width;
         // A sequence has no more positions than the model allows; its pages may have.
         let entries = longest_set_tokens.min(spec.max_positions) / 4;
         Ok(Workspace {
@@ -70,9 +63,7 @@ impl Workspace {
             mixing: floats(STREAMS + STREAMS * STREAMS)?,
             embedded: floats(hidden)?,
             x: floats(hidden)?,
-            x_rounded: floats(hidden)?,
             qr: floats(spec.q_lora_rank)?,
-            qr_rounded: floats(spec.q_lora_rank)?,
             latents: floats(HEAD_DIM)?,
             packed: Buffer::new(gpu, tokens_max * overshot_model::quant::ENTRY_BYTES)?,
             k: floats(2 * HEAD_DIM)?,
@@ -87,14 +78,11 @@ impl Workspace {
             q: floats(shard.heads.len() * HEAD_DIM)?,
             heads_out: floats(shard.heads.len() * HEAD_DIM)?,
             z: floats(z)?,
-            z_rounded: floats(z)?,
             y: floats(hidden)?,
             y_shared: floats(hidden)?,
             gate: floats(spec.experts)?,
             ids: Buffer::new(gpu, tokens_max * spec.experts_per_token)?,
             weights: floats(spec.experts_per_token)?,
-            inner: floats(inner)?,
-            inner_rounded: floats(inner)?,
             wanted: Buffer::new(gpu, LOGIT_ROWS)?,
             hidden: Buffer::new(gpu, LOGIT_ROWS * hidden)?,
             logits: Buffer::new(gpu, LOGIT_ROWS * shard.vocab.len())?,

@@ -11,6 +11,7 @@ use crate::cubins::Source;
 use crate::gpu::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, KernelFacts, Mark, Shape, Staging};
 use library::{Entry, Library};
 use memory::Memory;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -44,11 +45,15 @@ const FACTS: GpuFacts = GpuFacts {
 
 const MEMORY_BYTES: usize = 4 << 30;
 
+/// Of each kernel so far, by the name of its source and its own: `matmul_v1 dense`.
+pub type Launches = BTreeMap<String, usize>;
+
 /// A GPU that is not there. Launches run before `launch` returns, so everything is in order.
 pub struct EmulatedGpu {
     order: Order,
     compiler: library::Compiler,
     memory: Arc<Mutex<Memory>>,
+    launches: Arc<Mutex<Launches>>,
     marks: Mutex<[Option<Instant>; 2]>,
 }
 
@@ -59,6 +64,7 @@ impl EmulatedGpu {
             order,
             compiler: library::Compiler::open()?,
             memory: Arc::new(Mutex::new(Memory::new(MEMORY_BYTES))),
+            launches: Arc::default(),
             marks: Mutex::default(),
         })
     }
@@ -67,11 +73,16 @@ impl EmulatedGpu {
     pub fn with_memory(self, bytes: usize) -> Self {
         EmulatedGpu { memory: Arc::new(Mutex::new(Memory::new(bytes))), ..self }
     }
+
+    /// What was launched: for tests that a kernel was taken, and which.
+    pub fn launches(&self) -> Launches {
+        lock(&self.launches).clone()
+    }
 }
 
-fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics half-way through a change.
-    memory.lock().unwrap_or_else(PoisonError::into_inner)
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Gpu for EmulatedGpu {
@@ -109,8 +120,14 @@ impl Gpu for EmulatedGpu {
 
     fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError> {
         let library = Library::get(&self.compiler, source)?;
-        let entry = library.entry(entry)?;
-        Ok(Box::new(EmulatedKernel { entry, shape, order: self.order, memory: self.memory.clone() }))
+        Ok(Box::new(EmulatedKernel {
+            name: format!("{} {entry}", source.name),
+            entry: library.entry(entry)?,
+            shape,
+            order: self.order,
+            memory: self.memory.clone(),
+            launches: self.launches.clone(),
+        }))
     }
 
     fn synchronize(&self) -> Result<(), GpuError> {
@@ -118,12 +135,12 @@ impl Gpu for EmulatedGpu {
     }
 
     fn mark(&self, mark: Mark) -> Result<(), GpuError> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)[mark as usize] = Some(Instant::now());
+        lock(&self.marks)[mark as usize] = Some(Instant::now());
         Ok(())
     }
 
     fn microseconds(&self) -> Result<f64, GpuError> {
-        let [begin, end] = *self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let [begin, end] = *lock(&self.marks);
         let between = begin.zip(end).map(|(begin, end)| end.saturating_duration_since(begin));
         Ok(between.unwrap_or_default().as_secs_f64() * 1e6)
     }
@@ -148,10 +165,12 @@ impl Staging for EmulatedStaging {
 }
 
 struct EmulatedKernel {
+    name: String,
     entry: Entry,
     shape: Shape,
     order: Order,
     memory: Arc<Mutex<Memory>>,
+    launches: Arc<Mutex<Launches>>,
 }
 
 impl Kernel for EmulatedKernel {
@@ -166,6 +185,7 @@ impl Kernel for EmulatedKernel {
     }
 
     unsafe fn launch(&self, grid: Grid, arguments: &[u8]) -> Result<(), GpuError> {
+        *lock(&self.launches).entry(self.name.clone()).or_default() += 1;
         // SAFETY: the caller's word for the addresses; the entry compares the size of the arguments with its own.
         unsafe { self.entry.call(grid, self.shape, self.order, arguments) }?;
         Ok(lock(&self.memory).check(&self.entry.name)?)

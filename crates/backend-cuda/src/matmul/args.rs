@@ -41,6 +41,11 @@ impl Matrix {
         }
     }
 
+    /// Whether products read prepared activations, and not float32.
+    pub fn takes_prepared(&self) -> bool {
+        matches!(self.format(), Some(Format::Fp8 | Format::Fp4))
+    }
+
     /// `None` for a number that names no format.
     pub fn format(&self) -> Option<Format> {
         [Format::F32, Format::Bf16, Format::Fp8, Format::Fp4]
@@ -66,6 +71,7 @@ pub(super) struct Job {
     pub out: DeviceAddress,
     pub in_stride: i64,
     pub out_stride: i64,
+    pub term_stride: i64,
     pub blocks_before: i32,
     pub splits: i32,
     pub parts_before: i32,
@@ -96,6 +102,8 @@ pub(super) struct Prepare {
     pub cols: i32,
     pub is_bf16: i32,
     pub round_to_e4m3: i32,
+    pub terms: i32,
+    pub unused: i32,
 }
 
 /// One expert's matrices.
@@ -141,6 +149,8 @@ pub(super) struct Experts {
     pub inner: DeviceAddress,
     pub inner_exact: DeviceAddress,
     pub products: DeviceAddress,
+    pub x_term_stride: i64,
+    pub inner_term_stride: i64,
     pub hidden: i32,
     pub width: i32,
     pub shared: i32,

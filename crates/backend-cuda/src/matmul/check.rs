@@ -8,6 +8,9 @@ use overshot_model::Format;
 /// Numbers and tokens are counted in 32 bits on the device.
 const COUNT_MAX: i32 = 1 << 20;
 
+/// Of tokens in a call; for experts, each counts once for each of its choices and once more.
+pub const TOKENS_MAX: usize = 65_536;
+
 pub(super) fn refuse<T>(field: &'static str, given: i64, limit: &'static str) -> Result<T, MatmulError> {
     Err(MatmulError::Argument { field, given, limit })
 }
@@ -44,6 +47,9 @@ pub(super) fn product(product: &Product) -> Result<Format, MatmulError> {
     if product.in_stride < i64::from(product.matrix.cols) || product.in_stride % each != 0 {
         return refuse("in_stride", product.in_stride, "at least the columns, and a multiple of 16 bytes");
     }
+    if !(0..1 << 34).contains(&product.term_stride) || product.term_stride % 8 != 0 {
+        return refuse("term_stride", product.term_stride, "0 or a multiple of 8, below 2^34");
+    }
     if product.out_stride < i64::from(product.matrix.rows) {
         return refuse("out_stride", product.out_stride, "at least the rows of the matrix");
     }
@@ -68,7 +74,7 @@ pub(super) fn aligned(field: &'static str, address: DeviceAddress) -> Result<(),
 
 pub(super) fn tokens(tokens: usize) -> Result<i32, MatmulError> {
     match i32::try_from(tokens) {
-        Ok(tokens @ 1..=65_536) => Ok(tokens),
+        Ok(count @ 1..) if tokens <= TOKENS_MAX => Ok(count),
         _ => refuse("tokens", tokens as i64, "1 to 65,536"),
     }
 }
@@ -99,12 +105,14 @@ mod tests {
             matrix: whole(Format::Fp8, 64, 256),
             input: DeviceAddress(1024),
             out: DeviceAddress(2048),
+            term_stride: 0,
             in_stride: 256,
             out_stride: 64,
         };
         assert!(product(&good).is_ok());
         assert!(product(&Product { in_stride: 255, ..good }).is_err());
         assert!(product(&Product { in_stride: 260, ..good }).is_err());
+        assert!(product(&Product { term_stride: 260, ..good }).is_err());
         assert!(product(&Product { out_stride: 63, ..good }).is_err());
         assert!(product(&Product { input: DeviceAddress(1032), ..good }).is_err());
         assert!(tokens(0).is_err() && tokens(65_537).is_err() && tokens(1).is_ok());

@@ -10,15 +10,33 @@ use std::sync::Arc;
 
 const EXPERTS_MAX: i64 = 1024;
 
-/// What stands between the projections, in a rank's memory.
+/// What FP8 and FP4 matrices of experts read, before the first projection and between the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inner {
-    /// Every w2 is FP8 or FP4: written once, as it is read.
+    /// bf16; every w2 is FP8 or FP4, so that it is written once, as it is read.
     Prepared,
-    /// The same, with the publisher's rounding between.
+    /// With the publisher's rounding.
     Rounded,
-    /// Some or all w2 are BF16 or F32.
+    /// In three terms: nothing is rounded.
+    Terms,
+    /// bf16, and some or all w2 are BF16 or F32.
     Exact,
+}
+
+impl Inner {
+    /// What `x` has to be prepared as.
+    pub fn activations(self) -> Activations {
+        match self {
+            Inner::Prepared | Inner::Exact => Activations::F32,
+            Inner::Rounded => Activations::F32Rounded,
+            Inner::Terms => Activations::F32Terms,
+        }
+    }
+
+    /// Whether the first projection leaves float32 for `prepare`, whatever the format of w2.
+    fn is_prepared_between(self) -> bool {
+        matches!(self, Inner::Rounded | Inner::Terms)
+    }
 }
 
 /// Memory for the experts of up to so many tokens at a time.
@@ -50,7 +68,7 @@ impl ExpertsScratch {
             slot_of: Buffer::new(gpu, tokens_max * per_token)?,
             tiles: Buffer::new(gpu, slots * TILE_BYTES)?,
             tile_count: Buffer::new(gpu, 1)?,
-            inner: Buffer::new(gpu, slots * width)?,
+            inner: Buffer::new(gpu, inner.activations().terms() * slots * width)?,
             inner_exact: Buffer::new(gpu, if inner == Inner::Prepared { 1 } else { slots * width })?,
             products: Buffer::new(gpu, slots * hidden)?,
         })
@@ -66,7 +84,7 @@ pub struct ExpertsCall {
     pub ids: DeviceAddress,
     /// float32 `[tokens, per_token]`
     pub weights: DeviceAddress,
-    /// Prepared `[tokens, hidden]`; may be null when all experts are BF16 or F32.
+    /// Prepared `[terms, tokens, hidden]`, as `inner` says; may be null when all experts are BF16 or F32.
     pub x: DeviceAddress,
     /// float32 `[tokens, hidden]`; may be null when none is.
     pub x_exact: DeviceAddress,
@@ -106,9 +124,9 @@ impl Matmuls {
             let Loaded { variant, kernel } = up;
             let inner_rows = variant.rows / 2;
             kernel.launch(Grid((call.width as u32).div_ceil(inner_rows), tiles, 1), bytes_of(&args))?;
-            if call.inner == Inner::Rounded {
+            if call.inner.is_prepared_between() {
                 let (from, to) = (scratch.inner_exact.address(), scratch.inner.address());
-                self.prepare(Activations::F32Rounded, from, call.width, to, slots, call.width)?;
+                self.prepare(call.inner.activations(), from, call.width, to, slots, call.width)?;
             }
             let Loaded { variant, kernel } = down;
             kernel.launch(Grid((call.hidden as u32).div_ceil(variant.rows), tiles, 1), bytes_of(&args))?;
@@ -145,6 +163,8 @@ fn sort_args(call: &ExpertsCall, scratch: &ExpertsScratch, tile_tokens: usize) -
 }
 
 fn experts_args(call: &ExpertsCall, scratch: &ExpertsScratch) -> args::Experts {
+    let slots = call.tokens * (call.per_token + 1);
+    let term_stride = |numbers: usize| if call.inner.activations().terms() > 1 { numbers as i64 } else { 0 };
     args::Experts {
         experts: call.experts,
         tiles: scratch.tiles.address(),
@@ -156,10 +176,12 @@ fn experts_args(call: &ExpertsCall, scratch: &ExpertsScratch) -> args::Experts {
         inner: scratch.inner.address(),
         inner_exact: scratch.inner_exact.address(),
         products: scratch.products.address(),
+        x_term_stride: term_stride(call.tokens * call.hidden),
+        inner_term_stride: term_stride(slots * call.width),
         hidden: call.hidden as i32,
         width: call.width as i32,
         shared: call.count as i32,
-        inner_is_exact: i32::from(call.inner == Inner::Rounded),
+        inner_is_exact: i32::from(call.inner.is_prepared_between()),
         limit: call.limit,
         unused: 0,
     }
@@ -181,7 +203,8 @@ fn combine_args(call: &ExpertsCall, scratch: &ExpertsScratch) -> args::Combine {
 fn check_call(call: &ExpertsCall, scratch: &ExpertsScratch) -> Result<(), MatmulError> {
     check::tokens(call.tokens * (call.per_token + 1))?;
     let fits = |len: usize, each: usize| call.tokens * (call.per_token + 1) * each <= len;
-    if !fits(scratch.products.len(), call.hidden) || !fits(scratch.inner.len(), call.width) {
+    let inner_width = call.inner.activations().terms() * call.width;
+    if !fits(scratch.products.len(), call.hidden) || !fits(scratch.inner.len(), inner_width) {
         return check::refuse("tokens", call.tokens as i64, "at most those that the scratch was made for");
     }
     if call.inner != Inner::Prepared && !fits(scratch.inner_exact.len(), call.width) {

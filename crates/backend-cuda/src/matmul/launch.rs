@@ -22,6 +22,8 @@ pub struct Product {
     pub matrix: Matrix,
     /// Prepared bf16 for FP8 and FP4, float32 for the others.
     pub input: DeviceAddress,
+    /// Numbers from each of three terms of a prepared input to the next; 0 where it is one.
+    pub term_stride: i64,
     /// float32
     pub out: DeviceAddress,
     pub in_stride: i64,
@@ -29,10 +31,11 @@ pub struct Product {
 }
 
 /// Whether a token's bits may depend on how many others are computed with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Company {
     Any,
     /// They do not.
+    #[default]
     Invariant,
 }
 
@@ -42,7 +45,16 @@ pub enum Activations {
     F32,
     /// float32, rounded as the publisher does (E4M3, blocks of 128).
     F32Rounded,
+    /// float32 as three terms: nothing is rounded.
+    F32Terms,
     Bf16,
+}
+
+impl Activations {
+    /// Of bf16 for each number that is prepared.
+    pub fn terms(self) -> usize {
+        if matches!(self, Activations::F32Terms) { 3 } else { 1 }
+    }
 }
 
 /// A variant on a device.
@@ -110,7 +122,7 @@ impl Matmuls {
         check::matrix(matrix).is_ok()
     }
 
-    /// Makes activations `[rows, cols]` what FP8 and FP4 matrices take: `out` is bf16 `[rows, cols]`.
+    /// Makes activations `[rows, cols]` what FP8 and FP4 matrices take: `out` is bf16 `[terms, rows, cols]`.
     ///
     /// # Safety
     /// `input` holds `rows` rows, `in_stride` numbers apart, and `out` has room, until the launch has run.
@@ -136,6 +148,8 @@ impl Matmuls {
             cols: cols as i32,
             is_bf16: i32::from(matches!(activations, Activations::Bf16)),
             round_to_e4m3: i32::from(matches!(activations, Activations::F32Rounded)),
+            terms: activations.terms() as i32,
+            unused: 0,
         };
         let threads = rows as u32 * cols.div_ceil(128) as u32 * 16;
         // SAFETY: `Prepare` mirrors the kernel's struct; the addresses are the caller's word.
@@ -198,6 +212,7 @@ impl Matmuls {
                 out: product.out,
                 in_stride: product.in_stride,
                 out_stride: product.out_stride,
+                term_stride: product.term_stride,
                 blocks_before: blocks,
                 splits: splits as i32,
                 parts_before: args.parts,

@@ -5,7 +5,8 @@
 //! Nothing is repacked: weights are used as they are stored. [`Variant`] names a kernel of the ladder in
 //! `kernels/matmul/` (its `args.cuh` has the interface in detail), [`plan`] says how blocks share columns.
 //!
-//! Inputs by format of the matrix: FP8 and FP4 take *prepared* activations, BF16 and F32 take float32. Outputs are float32.
+//! Inputs by format of the matrix: FP8 and FP4 take *prepared* activations, bf16 or three such terms that are as good as float32,
+//! BF16 and F32 take float32. Outputs are float32.
 //! Matrices that [`Matmuls::takes`] refuses (rows that are no multiple of 16 bytes, slices that begin inside of a block of scales) are
 //! left to version 1 of a backend.
 //!
@@ -19,6 +20,7 @@ pub mod plan;
 mod variant;
 
 pub use args::{Expert, Matrix};
+pub use check::TOKENS_MAX;
 pub use experts::{ExpertsCall, ExpertsScratch, Inner};
 pub use launch::{Activations, Company, MatmulError, Matmuls, Product};
-pub use variant::{Family, Variant, prepare_source, sort_source};
+pub use variant::{Family, Variant, prepare_source, shipped_sources, sort_source};

@@ -129,6 +129,12 @@ pub fn sort_source() -> Source {
     small_source("sort", kernel_file!("sort.cu"))
 }
 
+/// Texts of all kernels that [`super::Matmuls::load`] loads, for those who compile them ahead.
+pub fn shipped_sources() -> Vec<Source> {
+    let variants = [Family::Dense, Family::Experts].into_iter().flat_map(Variant::shipped);
+    variants.map(|variant| variant.source()).chain([prepare_source(), sort_source()]).collect()
+}
+
 fn small_source(name: &str, text: &'static str) -> Source {
     Source { name: format!("matmul_{name}"), text, headers: HEADERS, definitions: vec![] }
 }

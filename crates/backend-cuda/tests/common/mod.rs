@@ -2,7 +2,7 @@
 //! is one.
 #![allow(dead_code)]
 
-use overshot_backend_cuda::backend::{CudaBackend, CudaOptions};
+use overshot_backend_cuda::backend::{Company, CudaBackend, CudaOptions};
 use overshot_backend_cuda::devices;
 use overshot_backend_cuda::emulator::{EmulatedGpu, Order};
 use overshot_backend_cuda::gpu::Gpu;
@@ -44,16 +44,22 @@ impl Device {
 /// An emulated device of this order for each rank.
 pub fn start(model: &Arc<Model>, setup: Setup, order: Order, tokens_max: usize) -> CudaBackend {
     let gpu = || Arc::new(EmulatedGpu::new(order).unwrap()) as Arc<dyn Gpu>;
-    start_on((0..setup.tp).map(|_| gpu()).collect(), model, setup, tokens_max)
+    start_on((0..setup.tp).map(|_| gpu()).collect(), model, setup, tokens_max, Company::default())
 }
 
 /// All ranks on the first card, each with a queue of its own.
 fn start_on_card(model: &Arc<Model>, setup: Setup, tokens_max: usize) -> CudaBackend {
-    start_on(devices::open(&vec![0; setup.tp]).unwrap(), model, setup, tokens_max)
+    start_on(devices::open(&vec![0; setup.tp]).unwrap(), model, setup, tokens_max, Company::default())
 }
 
-fn start_on(gpus: Vec<Arc<dyn Gpu>>, model: &Arc<Model>, setup: Setup, tokens_max: usize) -> CudaBackend {
-    let options = CudaOptions { numerics: setup.numerics, capacity: setup.capacity, tokens_max };
+pub fn start_on(
+    gpus: Vec<Arc<dyn Gpu>>,
+    model: &Arc<Model>,
+    setup: Setup,
+    tokens_max: usize,
+    company: Company,
+) -> CudaBackend {
+    let options = CudaOptions { numerics: setup.numerics, capacity: setup.capacity, tokens_max, company };
     CudaBackend::new(model, options, gpus).unwrap()
 }
 

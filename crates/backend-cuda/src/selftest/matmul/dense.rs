@@ -18,8 +18,8 @@ pub struct DenseCase {
     pub matrices: Vec<(Format, usize, usize)>,
     pub codes: Codes,
     pub company: Company,
-    /// Whether FP8 and FP4 get activations with the publisher's rounding.
-    pub rounded: bool,
+    /// What FP8 and FP4 matrices get.
+    pub activations: Activations,
 }
 
 /// Numbers between rows of input and output beyond their width: strides are used, not widths.
@@ -61,6 +61,7 @@ struct Part {
     /// What the product sees, `[tokens, cols]`.
     x: Vec<f64>,
     input: Buffer<u8>,
+    term_stride: usize,
     out: Buffer<f32>,
     unprepared: usize,
 }
@@ -83,9 +84,9 @@ impl Part {
         let spread = Buffer::of(gpu, &spread)?;
         let mut unprepared = 0;
         let (x, input) = if stored.takes_prepared() {
-            let (x, expected) = prepared(&x, cols, case.rounded);
-            let made = Buffer::<u16>::new(gpu, tokens * cols)?;
-            let how = if case.rounded { Activations::F32Rounded } else { Activations::F32 };
+            let how = case.activations;
+            let (x, expected) = prepared(&x, cols, how);
+            let made = Buffer::<u16>::new(gpu, how.terms() * tokens * cols)?;
             // SAFETY: both buffers have room for `tokens` rows, and wait for queued work before they go.
             unsafe { matmuls.prepare(how, spread.address(), stride, made.address(), tokens, cols) }?;
             let made = made.copy_out()?;
@@ -102,13 +103,16 @@ impl Part {
         };
         let mut out = Buffer::new(gpu, tokens * (stored.rows + OUT_GAP))?;
         out.fill_bytes(0xff)?;
-        Ok(Part { uploaded: stored.upload(gpu)?, stored, x, input, out, unprepared })
+        let several = stored.takes_prepared() && case.activations.terms() > 1;
+        let term_stride = if several { tokens * stride } else { 0 };
+        Ok(Part { uploaded: stored.upload(gpu)?, stored, x, input, term_stride, out, unprepared })
     }
 
     fn product(&self) -> Product {
         Product {
             matrix: self.uploaded.matrix,
             input: self.input.address(),
+            term_stride: self.term_stride as i64,
             out: self.out.address(),
             in_stride: (self.stored.cols + IN_GAP) as i64,
             out_stride: (self.stored.rows + OUT_GAP) as i64,

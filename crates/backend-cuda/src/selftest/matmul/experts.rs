@@ -64,7 +64,7 @@ impl ExpertsCase {
         let table: Vec<u8> = uploaded.iter().flat_map(|(expert, _)| bytes_of(expert).to_vec()).collect();
         let table = Buffer::of(gpu, &table)?;
         let exact = activations(tokens * hidden, random);
-        let (x, codes) = prepared(&exact, hidden, self.inner == Inner::Rounded);
+        let (x, codes) = prepared(&exact, hidden, self.inner.activations());
         let ids = self.ids(random);
         let weights: Vec<f32> = ids.iter().map(|_| random.f32()).collect();
         let (x_exact, x_codes) = (Buffer::of(gpu, &exact)?, Buffer::of(gpu, &codes)?);
@@ -98,7 +98,10 @@ impl ExpertsCase {
         let answer = [y.copy_out()?, y_shared.copy_out()?].concat();
         let exact: Vec<f64> = exact.iter().map(|number| f64::from(*number)).collect();
         let reference = self.reference(&host, &ids, &weights, [&x, &exact]);
-        let allowed = if self.inner == Inner::Exact { EXACT_BETWEEN } else { BF16_BETWEEN };
+        let allowed = match self.inner {
+            Inner::Exact | Inner::Terms => EXACT_BETWEEN,
+            Inner::Prepared | Inner::Rounded => BF16_BETWEEN,
+        };
         let norms: Vec<f64> = reference
             .chunks_exact(hidden)
             .map(|row| row.iter().map(|number| number * number).sum::<f64>().sqrt())
@@ -164,7 +167,7 @@ impl ExpertsCase {
         if self.inner == Inner::Rounded {
             round_activations(&mut inner);
         }
-        let round = expert.w2.takes_prepared();
+        let round = expert.w2.takes_prepared() && self.inner != Inner::Terms;
         let number =
             |number: &f32| f64::from(if round { bf16_decode(bf16_encode(*number)) } else { *number });
         let inner: Vec<f64> = inner.iter().map(number).collect();

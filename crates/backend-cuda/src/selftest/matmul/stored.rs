@@ -1,7 +1,7 @@
 //! Random weight matrices in stored formats, their numbers in float64, and prepared activations made on the host.
 
 use crate::gpu::{Buffer, Gpu, GpuError};
-use crate::matmul::Matrix;
+use crate::matmul::{Activations, Matrix};
 use fastrand::Rng;
 use overshot_model::Format;
 use overshot_model::quant::{
@@ -106,15 +106,21 @@ pub fn activations(count: usize, random: &mut Rng) -> Vec<f32> {
     (0..count).map(|_| (random.f32() - 0.5) * if random.u8(..) == 0 { 100.0 } else { 4.0 }).collect()
 }
 
-/// What the `prepare` kernel makes of rows of `cols`: the numbers that products see, and the bytes.
-pub fn prepared(x: &[f32], cols: usize, round: bool) -> (Vec<f64>, Vec<u16>) {
-    let mut x = x.to_vec();
-    if round {
-        x.chunks_exact_mut(cols).for_each(round_activations);
+/// What the `prepare` kernel makes of rows of `cols`: the numbers that products see, and the codes, `[terms, rows, cols]`.
+pub fn prepared(x: &[f32], cols: usize, activations: Activations) -> (Vec<f64>, Vec<u16>) {
+    let mut rest = x.to_vec();
+    if matches!(activations, Activations::F32Rounded) {
+        rest.chunks_exact_mut(cols).for_each(round_activations);
     }
-    let codes: Vec<u16> = x.iter().map(|number| bf16_encode(*number)).collect();
-    let numbers = codes.iter().map(|code| f64::from(bf16_decode(*code))).collect();
-    let order = [0, 4, 1, 5, 2, 6, 3, 7];
-    let bytes = codes.chunks_exact(8).flat_map(|group| order.map(|column| group[column])).collect();
-    (numbers, bytes)
+    let (mut numbers, mut all) = (vec![0.0; x.len()], Vec::new());
+    for _ in 0..activations.terms() {
+        let codes: Vec<u16> = rest.iter().map(|number| bf16_encode(*number)).collect();
+        for ((number, rest), code) in numbers.iter_mut().zip(&mut rest).zip(&codes) {
+            *number += f64::from(bf16_decode(*code));
+            *rest -= bf16_decode(*code);
+        }
+        let order = [0, 4, 1, 5, 2, 6, 3, 7];
+        all.extend(codes.chunks_exact(8).flat_map(|group| order.map(|column| group[column])));
+    }
+    (numbers, all)
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::emulator::{EmulatedGpu, Order};
 use crate::gpu::Gpu;
-use crate::matmul::{Company, Family, Inner, Matmuls, Variant};
+use crate::matmul::{Activations, Company, Family, Inner, Matmuls, Variant};
 use fastrand::Rng;
 use overshot_model::Format::{self, Bf16, F32, Fp4, Fp8};
 use overshot_testing::seed;
@@ -33,7 +33,7 @@ fn dense(tokens: usize, matrices: &[(Format, usize, usize)]) -> DenseCase {
         matrices: matrices.to_vec(),
         codes: Codes::Natural,
         company: Company::Any,
-        rounded: false,
+        activations: Activations::F32,
     }
 }
 
@@ -77,7 +77,8 @@ fn extreme_scales_and_rounded_activations_are_right() {
     let plain = dense(3, &[(Fp8, 160, 512), (Fp4, 48, 512)]);
     for case in [
         DenseCase { codes: Codes::Extreme, ..plain.clone() },
-        DenseCase { rounded: true, ..plain.clone() },
+        DenseCase { activations: Activations::F32Rounded, ..plain.clone() },
+        DenseCase { activations: Activations::F32Terms, ..plain.clone() },
         DenseCase { tokens: 20, company: Company::Invariant, ..plain },
     ] {
         assert_right(&case.check(&gpu, &matmuls, &mut random).unwrap(), &case);
@@ -128,6 +129,7 @@ fn experts_are_right_for_any_choices_formats_and_roundings() {
         ExpertsCase { choices: Choices::Same, ..experts(67) },
         ExpertsCase { choices: Choices::Elsewhere, own: 0..4, ..experts(4) },
         ExpertsCase { inner: Inner::Rounded, ..experts(6) },
+        ExpertsCase { inner: Inner::Terms, ..experts(6) },
         ExpertsCase { limit: f32::INFINITY, hidden: 288, width: 160, ..experts(3) },
         ExpertsCase { own: 0..8, ..exact.clone() },
         ExpertsCase { routed: F32, ..exact },
