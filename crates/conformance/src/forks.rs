@@ -8,9 +8,7 @@ const LENGTHS: [usize; 9] = [131, 5, 260, 8, 127, 128, 255, 256, 300];
 pub fn forks_snapshots_and_rollbacks_leave_no_trace(subject: &impl Subject, folder: &str) {
     let model = open(folder);
     let vocab = model.spec.vocab_size as u32;
-    let seed = 7;
-    let mut random = fastrand::Rng::with_seed(seed);
-    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(7);
     for &length in &LENGTHS[..subject.extent().choose(LENGTHS.len(), 3)] {
         let tokens: Vec<u32> = (0..length).map(|_| random.u32(0..vocab)).collect();
         let tail: Vec<u32> = (0..12).map(|_| random.u32(0..vocab)).collect();

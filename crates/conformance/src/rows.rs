@@ -31,10 +31,7 @@ struct Sequence {
     alone: Vec<u32>,
 }
 
-/// `OVERSHOT_SEED` sets another seed.
 pub fn rows_stand_alone(subject: &impl Subject, folder: &str, seed: u64) {
-    let seed = std::env::var("OVERSHOT_SEED").ok().map_or(seed, |text| text.parse().unwrap());
-    println!("{folder}: seed {seed} (OVERSHOT_SEED sets it)");
     let scale = subject.extent().choose(WHOLE, PART);
     let mut random = fastrand::Rng::with_seed(seed);
     let model = open(folder);

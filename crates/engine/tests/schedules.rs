@@ -10,7 +10,7 @@ use sim::scenario::{Mistakes, Scenario, Size, Tally};
 
 /// Schedules to run. They are short: a soak runs five for each of its cases, a million unless told.
 fn schedules() -> u64 {
-    overshot_testing::asked_cases().map_or(5_000, |cases| 5 * cases as u64)
+    overshot_testing::asked_cases().map_or(5_000, |cases| (5 * cases as u64).max(5_000))
 }
 
 /// Runs as many scenarios on all cores; seeds follow one another from a printed one.
