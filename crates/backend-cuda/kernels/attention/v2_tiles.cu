@@ -45,9 +45,10 @@ constexpr float LOG2_E = 1.44269504f, NOTHING = -1e30f;
 struct Terms {
     u32 high, low;
 };
+// Nothing here may be fused with what made x and y: one tile a block and two are compiled apart, and must agree to the bit.
 __device__ __forceinline__ Terms terms_of(float x, float y) {
     const u32 high = f16x2_of(x, y);
-    return {high, f16x2_of(x - float_of_f16((u16)high), y - float_of_f16((u16)(high >> 16)))};
+    return {high, f16x2_of(__fsub_rn(x, float_of_f16((u16)high)), __fsub_rn(y, float_of_f16((u16)(high >> 16))))};
 }
 
 // 16 heads of a token; none of them where a block has more tiles than are left.
@@ -222,7 +223,7 @@ __device__ __forceinline__ void load_queries(Queries& queries, const AttentionAr
             const float inverse = 1.f / sqrtf(squares / HEAD_DIM + a.rms_eps);
             #pragma unroll
             for (int i = 0; i < 8; i++) {
-                float two[2] = {x[m][r][i].x * inverse, x[m][r][i].y * inverse};
+                float two[2] = {__fmul_rn(x[m][r][i].x, inverse), __fmul_rn(x[m][r][i].y, inverse)};
                 if (is_rotary(warp)) rotate_pair(two, 0, rotation[4 * i + t], rotation[32 + 4 * i + t], 1.f);
                 const Terms terms = terms_of(two[0], two[1]);
                 queries.of[0][m][i / 4][i / 2 % 2][i % 2 * 2 + r] = terms.high;
@@ -355,7 +356,7 @@ __device__ __forceinline__ void write(const Output& out, const AttentionArgs& a,
             float* to = a.out + ((size_t)query.token * a.heads + query.first_head + row) * HEAD_DIM + warp * DIMS + 2 * t;
             #pragma unroll
             for (int n = 0; n < DIMS / 8; n++) {
-                float two[2] = {out[m][n][2 * r] * inverse, out[m][n][2 * r + 1] * inverse};
+                float two[2] = {__fmul_rn(out[m][n][2 * r], inverse), __fmul_rn(out[m][n][2 * r + 1], inverse)};
                 if (is_rotary(warp)) rotate_pair(two, 0, rotation[4 * n + t], rotation[32 + 4 * n + t], -1.f);
                 *(float2*)(to + n * 8) = make_float2(two[0], two[1]);
             }

@@ -183,14 +183,12 @@ impl<'a> Planner<'a> {
 
     /// The largest cache that fits, of whole pages; the smallest that serves all requests where not even that does.
     fn most(&self, requests: usize) -> Result<Budget, GpuError> {
-        let of_pages =
-            |pages: usize| PoolCapacity::shared_by(requests, pages.saturating_mul(TOKENS_PER_PAGE));
         let each = self.model.spec.max_positions.div_ceil(TOKENS_PER_PAGE);
         let (mut fits, mut too_many) = (requests, requests.saturating_mul(each).saturating_add(1));
-        let mut best = self.budget(of_pages(fits))?;
+        let mut best = self.budget(capacity_of(requests, fits))?;
         while best.fits() && fits + 1 < too_many {
             let pages = fits + (too_many - fits) / 2;
-            let budget = self.budget(of_pages(pages))?;
+            let budget = self.budget(capacity_of(requests, pages))?;
             if budget.fits() {
                 (fits, best) = (pages, budget);
             } else {

@@ -27,9 +27,9 @@ pub struct Loading<'a> {
 }
 
 impl Loading<'static> {
-    /// As many threads as cores, nobody told.
+    /// As many threads as are worth it here, nobody told.
     pub fn quietly() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
         Loading { threads, on_progress: &|_, _| () }
     }
 }
@@ -66,6 +66,7 @@ fn load_in_parts(
     progress: &Progress,
     part_bytes: usize,
 ) -> Result<(), GpuError> {
+    let loading = Loading { threads: loading.threads.clamp(1, THREADS_MAX), ..loading };
     let load = Load {
         gpu,
         pieces,
@@ -76,9 +77,8 @@ fn load_in_parts(
         next: AtomicUsize::new(0),
         failure: Failure::default(),
     };
-    let threads = loading.threads.min(THREADS_MAX).min(load.parts()).max(1);
     std::thread::scope(|scope| {
-        for _ in 1..threads {
+        for _ in 1..loading.threads.min(load.parts()) {
             let spawned = std::thread::Builder::new().name("load".into()).spawn_scoped(scope, || load.work());
             if let Err(error) = spawned {
                 load.failure.report(GpuError::Thread(error));

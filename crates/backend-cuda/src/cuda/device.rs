@@ -77,6 +77,11 @@ impl Device {
         facts_of(self.device)
     }
 
+    /// Whether it reads any memory of the host by itself.
+    pub fn reads_pageable_memory(&self) -> Result<bool, CudaError> {
+        Ok(attribute(self.device, Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)? != 0)
+    }
+
     pub fn memory_free_bytes(&self) -> Result<usize, CudaError> {
         self.make_current()?;
         let (mut free, mut total) = (0, 0);

@@ -31,8 +31,8 @@ impl Stream {
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
-    /// Pageable memory may be reused at once, as the driver stages it before this returns; pinned memory only when the stream
-    /// has come past the copy.
+    /// Pageable memory may be reused at once where the driver has to stage it, which it does before this returns
+    /// ([`Device::reads_pageable_memory`] is false); else, and pinned memory always, when the stream has come past the copy.
     ///
     /// # Safety
     /// There are that many bytes at `to`, and the source is as said.

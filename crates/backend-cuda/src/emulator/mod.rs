@@ -1,5 +1,5 @@
 //! The kernels on the host, for machines without a GPU: their sources compiled as C++ and run thread by thread. For
-//! tests only (feature `emulator`, needs `c++`). See `emulator/fibers.hpp` for what it finds and what it cannot.
+//! tests and developers (feature `emulator`, needs `c++`). See `emulator/fibers.hpp` for what it finds and what it cannot.
 #![allow(unsafe_code)]
 
 mod library;

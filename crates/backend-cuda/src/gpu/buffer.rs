@@ -37,6 +37,7 @@ pub struct Buffer<T: Plain> {
     value: PhantomData<T>,
 }
 
+/// Nothing is asked of the driver where there is nothing to do: it promises little about copies of no bytes.
 impl<T: Plain> Buffer<T> {
     /// What it holds is not defined.
     pub fn new(gpu: &Arc<dyn Gpu>, len: usize) -> Result<Self, GpuError> {
@@ -59,6 +60,9 @@ impl<T: Plain> Buffer<T> {
 
     /// Sets every byte: 0xff makes NaN of floats, which no correct result is.
     pub fn fill_bytes(&mut self, byte: u8) -> Result<(), GpuError> {
+        if self.len == 0 {
+            return Ok(());
+        }
         // SAFETY: the allocation has that many bytes.
         unsafe { self.gpu.fill(self.address, self.len * size_of::<T>(), byte) }
     }
@@ -72,6 +76,9 @@ impl<T: Plain> Buffer<T> {
         let room = self.len.saturating_sub(at);
         if values.len() > room {
             return Err(GpuError::Size { given: values.len(), room });
+        }
+        if values.is_empty() {
+            return Ok(());
         }
         // SAFETY: values are plain, so they may be read as bytes; the allocation has room for them.
         unsafe {
@@ -101,6 +108,9 @@ impl<T: Plain> Buffer<T> {
         let mut values = vec![T::default(); range.len()];
         if range.end > self.len {
             return Err(GpuError::Size { given: range.end, room: self.len });
+        }
+        if values.is_empty() {
+            return Ok(values);
         }
         // SAFETY: `values` may be written as bytes, as any bytes are a value of a plain type; the range was looked at.
         unsafe {

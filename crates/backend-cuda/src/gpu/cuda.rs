@@ -29,6 +29,8 @@ pub struct CudaGpu {
     device: Device,
     facts: DeviceFacts,
     stream: Arc<Stream>,
+    /// Whether it may still read what it was given when a copy returns, instead of what the driver staged.
+    reads_pageable_memory: bool,
     store: KernelStore,
     marks: [Event; 2],
 }
@@ -40,6 +42,7 @@ impl CudaGpu {
             device,
             facts: device.facts()?,
             stream: Arc::new(Stream::new(device)?),
+            reads_pageable_memory: device.reads_pageable_memory()?,
             store,
             marks: [Event::new(device)?, Event::new(device)?],
         })
@@ -103,7 +106,11 @@ impl Gpu for CudaGpu {
 
     unsafe fn copy_in(&self, to: DeviceAddress, from: &[u8]) -> Result<(), GpuError> {
         // SAFETY: the caller's word.
-        Ok(unsafe { self.stream.copy_in(to.0, from) }?)
+        unsafe { self.stream.copy_in(to.0, from) }?;
+        match self.reads_pageable_memory {
+            true => self.synchronize(),
+            false => Ok(()),
+        }
     }
 
     unsafe fn copy_out(&self, from: DeviceAddress, to: &mut [u8]) -> Result<(), GpuError> {

@@ -1,6 +1,6 @@
 //! The matmul family against float64: what is checked, on the emulator by `cargo test` and on a device by `gpu-check`.
 //!
-//! Inputs are fresh random numbers, outputs are poisoned first. An answer may be as far from float64 as its sums in float32 are
+//! Inputs are random numbers, outputs are poisoned first. An answer may be as far from float64 as its sums in float32 are
 //! long: every case states its bound beside its check. Weights and activations themselves lose nothing, as the
 //! reference computes with the same rounded numbers.
 
