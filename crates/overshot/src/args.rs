@@ -81,7 +81,7 @@ pub struct ComputeFlags {
     #[arg(long, value_name = "1|2|4", allow_negative_numbers = true, value_parser = rank_count)]
     pub tp: Option<usize>,
 
-    /// GPUs to compute on, by their numbers, each once [default: the first of this machine]
+    /// GPUs to compute on, by their numbers, each once [default: the first ones, one a rank]
     #[arg(long, value_name = "N,N,..", allow_negative_numbers = true)]
     pub devices: Option<DeviceList>,
 

@@ -33,15 +33,17 @@ pub enum Cache {
     /// What a GPU has left beside all else, for so many requests; so many tokens where the memory is this machine's.
     Rest {
         requests: usize,
-        tokens_on_cpu: usize,
+        tokens_in_host_memory: usize,
     },
 }
 
 impl Cache {
-    fn on_cpu(self) -> PoolCapacity {
+    fn in_host_memory(self) -> PoolCapacity {
         match self {
             Cache::Fixed(capacity) => capacity,
-            Cache::Rest { requests, tokens_on_cpu } => PoolCapacity::shared_by(requests, tokens_on_cpu),
+            Cache::Rest { requests, tokens_in_host_memory } => {
+                PoolCapacity::shared_by(requests, tokens_in_host_memory)
+            }
         }
     }
 }
@@ -49,10 +51,16 @@ impl Cache {
 /// A command's flags that make it take less memory, for whoever has too little.
 #[derive(Clone, Copy, Debug)]
 pub struct ToLower {
-    /// Of what requests take however short they are, and steps.
-    pub requests: &'static str,
+    /// Of what requests take however short they are, and steps; `None` where that is as little as it can be.
+    pub requests: Option<&'static str>,
     /// Of what grows with tokens.
     pub cache: &'static str,
+}
+
+pub struct Started {
+    pub backend: Box<dyn Backend>,
+    /// Whether this machine's processor computes.
+    pub on_processor: bool,
 }
 
 /// Starts the backend that the flags ask for, with a spinner on a terminal.
@@ -61,12 +69,16 @@ pub fn start_backend(
     source: &ModelSource,
     model: Arc<Model>,
     needs: Needs,
-) -> anyhow::Result<Box<dyn Backend>> {
+) -> anyhow::Result<Started> {
     let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
     let waiting = spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
     let ranks = flags.ranks()?;
+    let mut on_processor = false;
     let backend: Box<dyn Backend> = match &flags.backend {
-        BackendChoice::Cpu => cpu(flags, model, ranks, needs)?,
+        BackendChoice::Cpu => {
+            on_processor = true;
+            cpu(flags, model, ranks, needs)?
+        }
         BackendChoice::Cuda => {
             compute_gpu::start(compute_gpu::open(flags, ranks)?, flags, &model, needs, &waiting)?
         }
@@ -74,6 +86,7 @@ pub fn start_backend(
             Ok(gpus) => compute_gpu::start(gpus, flags, &model, needs, &waiting)?,
             Err(unusable) => {
                 waiting.suspend(|| note(&format!("backend cpu: {unusable}")));
+                on_processor = true;
                 cpu(flags, model, ranks, needs)?
             }
         },
@@ -81,16 +94,18 @@ pub fn start_backend(
         BackendChoice::CudaEmulator => {
             compute_gpu::start(compute_gpu::emulated(ranks)?, flags, &model, needs, &waiting)?
         }
-        BackendChoice::Scripted(path) => Box::new(scripted(source, &model, path, needs.cache.on_cpu())?),
+        BackendChoice::Scripted(path) => {
+            Box::new(scripted(source, &model, path, needs.cache.in_host_memory())?)
+        }
     };
     waiting.finish_and_clear();
-    with_faults(backend)
+    Ok(Started { backend: with_faults(backend)?, on_processor })
 }
 
 fn cpu(flags: &ComputeFlags, model: Arc<Model>, tp: usize, needs: Needs) -> anyhow::Result<Box<dyn Backend>> {
     let options = CpuOptions {
         numerics: flags.numerics(),
-        capacity: needs.cache.on_cpu(),
+        capacity: needs.cache.in_host_memory(),
         tp,
         threads: flags.threads.map(usize::from),
         isa: Isa::detect(),

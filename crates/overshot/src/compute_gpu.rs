@@ -94,10 +94,14 @@ pub fn start(
 }
 
 fn does_not_fit(budget: &Budget, obstacle: Obstacle, needs: Needs) -> String {
-    let advice = match obstacle {
-        Obstacle::Weights => "share the model between more GPUs with --tp, or use --backend cpu".to_owned(),
-        Obstacle::Requests => format!("lower {}", needs.to_lower.requests),
-        Obstacle::Cache => format!("lower {}", needs.to_lower.cache),
+    let to_lower = match obstacle {
+        Obstacle::Weights => None,
+        Obstacle::Requests => needs.to_lower.requests,
+        Obstacle::Cache => Some(needs.to_lower.cache),
+    };
+    let advice = match to_lower {
+        Some(flag) => format!("lower {flag}"),
+        None => "share the model between more GPUs with --tp, or use --backend cpu".to_owned(),
     };
     format!(
         "the model does not fit: {} of GPU memory are needed and {} are free (weights {}, {} request(s) {}, a cache of {} tokens {}, \
@@ -138,7 +142,7 @@ mod tests {
     use crate::compute::ToLower;
     use overshot_kv::PoolCapacity;
 
-    const TO_LOWER: ToLower = ToLower { requests: "--max-batch", cache: "--kv-pool-tokens" };
+    const TO_LOWER: ToLower = ToLower { requests: Some("--max-batch"), cache: "--kv-pool-tokens" };
 
     fn budget(free_bytes: u64) -> Budget {
         Budget {

@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let needs = Needs {
         cache: Cache::Fixed(PoolCapacity::for_sets(1, positions)),
         step_tokens: usize::from(arguments.chunk),
-        to_lower: ToLower { requests: "--chunk", cache: "the number of ids" },
+        to_lower: ToLower { requests: Some("--chunk"), cache: "the number of ids" },
     };
     let mut file = match &arguments.out {
         Some(path) => {
@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let backend = start_backend(&arguments.compute, &source, model, needs)?;
+    let backend = start_backend(&arguments.compute, &source, model, needs)?.backend;
     let mut feeder = Feeder::start(backend, source.label())?;
 
     let started = Instant::now();

@@ -152,7 +152,7 @@ fn start(arguments: &Arguments, source: &ModelSource) -> anyhow::Result<(Engine,
     let limits = limits(arguments);
     let most = checked_context(arguments.max_context, spec.max_positions)?;
     let (bos_token, eos_token, vocab_size) = (spec.bos_token, spec.eos_token, spec.vocab_size);
-    let backend = start_backend(&arguments.compute, source, model, needs(arguments, limits))?;
+    let backend = start_backend(&arguments.compute, source, model, needs(arguments, limits))?.backend;
     let pool_tokens = arguments.kv_pool_tokens.map(NonZeroUsize::get);
     let pool_tokens = pool_tokens.unwrap_or_else(|| backend.capacity().longest_set_tokens());
     let served = ServedModel {
@@ -177,9 +177,9 @@ fn needs(arguments: &Arguments, limits: Limits) -> Needs {
     let requests = limits.running_requests;
     let cache = match arguments.kv_pool_tokens {
         Some(tokens) => Cache::Fixed(PoolCapacity::shared_by(requests, tokens.get())),
-        None => Cache::Rest { requests, tokens_on_cpu: KV_POOL_TOKENS },
+        None => Cache::Rest { requests, tokens_in_host_memory: KV_POOL_TOKENS },
     };
-    let to_lower = ToLower { requests: "--max-batch or --chunk-tokens", cache: "--kv-pool-tokens" };
+    let to_lower = ToLower { requests: Some("--max-batch or --chunk-tokens"), cache: "--kv-pool-tokens" };
     Needs { cache, step_tokens: limits.step_tokens, to_lower }
 }
 

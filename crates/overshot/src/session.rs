@@ -93,9 +93,9 @@ impl Session {
         let needs = Needs {
             cache: Cache::Fixed(PoolCapacity::for_sets(1, context)),
             step_tokens: limits.chunk_tokens,
-            to_lower: ToLower { requests: "--context", cache: "--context" },
+            to_lower: ToLower { requests: None, cache: "--context" },
         };
-        let backend = start_backend(&flags.compute, &source, model, needs)?;
+        let backend = start_backend(&flags.compute, &source, model, needs)?.backend;
         for warning in texts.warnings() {
             note(&format!("warning: {warning}"));
         }

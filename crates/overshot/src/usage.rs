@@ -55,8 +55,14 @@ pub fn whole_number<N: FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| "use a whole number of at least 0".into())
 }
 
+/// Sizes are products of such numbers: so bounded, none of them grows out of its type.
 pub fn at_least_one(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|_| "use a whole number of at least 1".into())
+    const MOST: usize = 1_000_000_000_000;
+    let number: NonZeroUsize = text.parse().map_err(|_| "use a whole number of at least 1")?;
+    if number.get() > MOST {
+        return Err(format!("use a whole number of at most {MOST}"));
+    }
+    Ok(number)
 }
 
 pub fn from_1_to_1024(text: &str) -> Result<u16, String> {

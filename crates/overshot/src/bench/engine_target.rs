@@ -2,7 +2,7 @@
 //! many requests as the point has streams, waits until all of them decode, and reads the engine's own step trace.
 
 use crate::args::ComputeFlags;
-use crate::compute::{Cache, Needs, ToLower, start_backend};
+use crate::compute::{Cache, Needs, Started, ToLower, start_backend};
 use crate::failure::bad_input;
 use crate::model_source::ModelSource;
 use anyhow::Context;
@@ -40,7 +40,8 @@ pub struct EngineOptions<'a> {
 pub struct EngineTarget {
     engine: Engine,
     model: Arc<Model>,
-    machine: Machine,
+    /// Measured beside what it computes; `None` where something else computes.
+    machine: Option<Machine>,
     settings: Settings,
     name: String,
     limits: Limits,
@@ -86,13 +87,18 @@ impl EngineTarget {
             cache: Cache::Fixed(PoolCapacity::for_sets(streams, (streams * stream).max(prefill + 1))),
             step_tokens: limits.step_tokens,
             to_lower: ToLower {
-                requests: "--concurrency",
+                requests: Some("--concurrency"),
                 cache: "--prompt-tokens, --prefill or --concurrency",
             },
         };
-        let machine = Machine::new(compute.threads.map(usize::from), working_set_bytes(&model))
-            .context("the threads that measure the machine cannot be started")?;
-        let backend = start_backend(compute, &source, model.clone(), needs)?;
+        let Started { backend, on_processor } = start_backend(compute, &source, model.clone(), needs)?;
+        let machine = match on_processor {
+            true => {
+                let machine = Machine::new(compute.threads.map(usize::from), working_set_bytes(&model));
+                Some(machine.context("the threads that measure the machine cannot be started")?)
+            }
+            false => None,
+        };
         let name = format!("{} on {}", source.label(), backend.name());
         let numerics = compute.numerics();
         let settings = [
@@ -152,7 +158,7 @@ impl EngineTarget {
     }
 
     fn decode(&mut self, count: usize) -> anyhow::Result<Measurement> {
-        let limits = self.machine.measure();
+        let limits = self.machine.as_ref().map(Machine::measure);
         let mut streams = Streams::new();
         for _ in 0..count {
             streams.insert(self.submit(self.context, self.answer_tokens)?, 0);
@@ -169,8 +175,10 @@ impl EngineTarget {
         let (steps, context) = measured?;
         let mut measurement = read_steps(&steps, count)?;
         measurement.set(Metric::ContextTokens, context);
-        let shape = StepShape { rows: count, tokens: 1, context: context as usize, drawn: count };
-        set_limits(&mut measurement, limits, limits.limit_s(work(&self.model, shape)));
+        if let Some(limits) = limits {
+            let shape = StepShape { rows: count, tokens: 1, context: context as usize, drawn: count };
+            set_limits(&mut measurement, limits, limits.limit_s(work(&self.model, shape)));
+        }
         Ok(measurement)
     }
 
@@ -200,7 +208,7 @@ impl EngineTarget {
     }
 
     fn prefill(&mut self, tokens: usize) -> anyhow::Result<Measurement> {
-        let limits = self.machine.measure();
+        let limits = self.machine.as_ref().map(Machine::measure);
         let started = Instant::now();
         let mut seconds = Vec::new();
         while seconds.is_empty() || (seconds.len() < PREFILL_REQUESTS && started.elapsed() < self.time) {
@@ -218,6 +226,7 @@ impl EngineTarget {
         measurement.set(Metric::PromptTokensPerS, tokens as f64 / first_token_s);
         measurement.set(Metric::PromptTokens, tokens as f64);
         measurement.set(Metric::Requests, count as f64);
+        let Some(limits) = limits else { return Ok(measurement) };
         let chunk = self.limits.chunk_tokens;
         let chunks = (0..tokens).step_by(chunk).map(|context| {
             let last = context + chunk >= tokens;
