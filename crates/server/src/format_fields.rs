@@ -19,10 +19,13 @@ pub struct FormFields {
     structured_outputs: Option<StructuredOutputs>,
     /// A schema, or its JSON text: vLLM's word before.
     guided_json: Option<Value>,
+    /// A pattern that the whole answer matches.
     guided_regex: Option<String>,
+    /// Texts, one of which is the answer.
     guided_choice: Option<Vec<String>>,
     /// A schema, or its JSON text: SGLang's and llama.cpp's word.
     json_schema: Option<Value>,
+    /// A pattern that the whole answer matches.
     regex: Option<String>,
     // Refused by name.
     #[schema(ignore)]
