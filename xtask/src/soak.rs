@@ -62,10 +62,11 @@ pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// With the profile of the tests, which have built it already: it is optimised, and an overflow stops it.
+/// With the profile of the tests: it is optimised, and an overflow stops it. Out of the whole workspace, as the suite has
+/// built it: one package alone would be built again, with fewer features of what it stands on.
 fn run_server(root: &Path, seconds: u64) -> anyhow::Result<ExitCode> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--package", "overshot", "--test", "serve_soak", "--", "--nocapture"]);
+    cargo.args(["test", "--workspace", "--test", "serve_soak", "--", "--nocapture"]);
     cargo.env(SERVER_VARIABLE, seconds.to_string()).current_dir(root);
     let passed = cargo.status().context("cannot run cargo")?.success();
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
