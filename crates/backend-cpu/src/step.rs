@@ -102,8 +102,7 @@ impl<'a> Step<'a> {
     }
 
     fn input_of<'x>(&self, format: Format, cols: usize, x: &'x [f32]) -> Input<'x> {
-        let quantised = matches!(format, Format::Fp8 | Format::Fp4);
-        if quantised && self.numerics.act == Activations::E4m3 {
+        if format.is_quantised() && self.numerics.act == Activations::E4m3 {
             return Input::rounded(format, x, cols);
         }
         Input::new(format, x, cols, 0..cols)

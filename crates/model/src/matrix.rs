@@ -20,6 +20,11 @@ impl Format {
     pub const FP8_BLOCK: usize = 128;
     pub const FP4_BLOCK: usize = 32;
 
+    /// Whether numbers are codes with scales; such matrices read rounded activations where a run rounds them.
+    pub fn is_quantised(self) -> bool {
+        matches!(self, Format::Fp8 | Format::Fp4)
+    }
+
     /// For reports and messages, in lower case.
     pub fn name(self) -> &'static str {
         match self {

@@ -137,7 +137,7 @@ impl Experts {
         let x_rounded = products.rounded(kernels, self.input(routed.x), tokens)?;
         let (inner, inner_rounded) = (self.inner.address(), self.inner_rounded.address());
         let input = |format: Format, exact: DeviceAddress, rounded: DeviceAddress| {
-            let rounds = self.act == Activations::E4m3 && matches!(format, Format::Fp8 | Format::Fp4);
+            let rounds = self.act == Activations::E4m3 && format.is_quantised();
             if rounds { rounded } else { exact }
         };
         let args = args::Experts {

@@ -43,7 +43,7 @@ impl Matrix {
 
     /// Whether products read prepared activations, and not float32.
     pub fn takes_prepared(&self) -> bool {
-        matches!(self.format(), Some(Format::Fp8 | Format::Fp4))
+        self.format().is_some_and(Format::is_quantised)
     }
 
     /// `None` for a number that names no format.

@@ -90,7 +90,7 @@ impl Stored {
 
     /// Whether products take prepared inputs.
     pub fn takes_prepared(&self) -> bool {
-        matches!(self.format, Format::Fp8 | Format::Fp4)
+        self.format.is_quantised()
     }
 }
 
