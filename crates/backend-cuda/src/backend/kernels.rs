@@ -31,21 +31,53 @@ fn source(name: &str, text: &'static str) -> Source {
 /// Texts of all kernels of a step, for those who compile them ahead.
 pub fn sources() -> Vec<Source> {
     vec![
-        source("streams_v1", file!("streams/v1_naive.cu")),
-        source("matmul_v1", file!("matmul/v1_naive.cu")),
-        source("experts_v1", file!("experts/v1_naive.cu")),
-        source("route_v1", file!("route/v1_naive.cu")),
-        source("compress_v1", file!("compress/v1_naive.cu")),
-        source("index_v1", file!("index/v1_naive.cu")),
+        streams_source(),
+        matmul_source(),
+        experts_source(),
+        route_source(),
+        compress_source(),
+        index_source(),
         index_select_source(),
-        source("attention_v1", file!("attention/v1_naive.cu")),
+        attention_source(),
         attention_tiles_source(1),
         attention_tiles_source(2),
-        source("sample_v1", file!("sample/v1_naive.cu")),
+        sample_source(),
         index_tiles_source(1),
         index_tiles_source(2),
         index_tiles_source(4),
     ]
+}
+
+fn streams_source() -> Source {
+    source("streams_v1", file!("streams/v1_naive.cu"))
+}
+
+fn matmul_source() -> Source {
+    source("matmul_v1", file!("matmul/v1_naive.cu"))
+}
+
+fn experts_source() -> Source {
+    source("experts_v1", file!("experts/v1_naive.cu"))
+}
+
+fn route_source() -> Source {
+    source("route_v1", file!("route/v1_naive.cu"))
+}
+
+fn compress_source() -> Source {
+    source("compress_v1", file!("compress/v1_naive.cu"))
+}
+
+fn index_source() -> Source {
+    source("index_v1", file!("index/v1_naive.cu"))
+}
+
+fn attention_source() -> Source {
+    source("attention_v1", file!("attention/v1_naive.cu"))
+}
+
+fn sample_source() -> Source {
+    source("sample_v1", file!("sample/v1_naive.cu"))
 }
 
 pub(crate) fn index_select_source() -> Source {
@@ -177,24 +209,13 @@ pub fn blocks(count: usize) -> u32 {
 }
 
 impl Kernels {
-    /// All but version 2 of the indexer's scores, which depends on heads.
-    pub fn load(gpu: &dyn Gpu) -> Result<Self, GpuError> {
-        let [
-            streams,
-            matmul,
-            experts,
-            route,
-            compress,
-            index,
-            index_select,
-            attention,
-            attention_m1,
-            attention_m2,
-            sample,
-            ..,
-        ]: [Source; 14] = sources().try_into().expect("`sources` lists fourteen");
-        let tiles = |m_tiles: u32, source: &Source| {
-            Launcher::load_shaped(gpu, source, "attention", attention_tiles_shape(m_tiles))
+    /// For so many heads of the indexer.
+    pub fn load(gpu: &dyn Gpu, index_heads: usize) -> Result<Self, GpuError> {
+        let (streams, matmul, experts) = (streams_source(), matmul_source(), experts_source());
+        let (compress, index, attention) = (compress_source(), index_source(), attention_source());
+        let tiles = |m_tiles: u32| {
+            let (source, shape) = (attention_tiles_source(m_tiles), attention_tiles_shape(m_tiles));
+            Launcher::load_shaped(gpu, &source, "attention", shape)
         };
         let t = THREADS as u32;
         Ok(Kernels {
@@ -205,23 +226,19 @@ impl Kernels {
             round_rows: Launcher::load(gpu, &matmul, "round_rows", t)?,
             expert_up: Launcher::load(gpu, &experts, "expert_up", t)?,
             expert_down: Launcher::load(gpu, &experts, "expert_down", t)?,
-            route: Launcher::load(gpu, &route, "route", t)?,
+            route: Launcher::load(gpu, &route_source(), "route", t)?,
             compress: Launcher::load(gpu, &compress, "compress", t)?,
             keep_rows: Launcher::load(gpu, &compress, "keep_rows", t)?,
             index_queries: Launcher::load(gpu, &index, "index_queries", t)?,
             index_scores: Launcher::load(gpu, &index, "index_scores", t)?,
-            index_tiles: None,
-            index_select: Launcher::load(gpu, &index_select, "index_select", SELECT_THREADS)?,
+            index_tiles: IndexTiles::load(gpu, index_heads)?,
+            index_select: Launcher::load(gpu, &index_select_source(), "index_select", SELECT_THREADS)?,
             latents: Launcher::load(gpu, &attention, "latents", t)?,
             append_window: Launcher::load(gpu, &attention, "append_window", t)?,
             attention: Launcher::load(gpu, &attention, "attention", t)?,
-            attention_tiles: [tiles(1, &attention_m1)?, tiles(2, &attention_m2)?],
+            attention_tiles: [tiles(1)?, tiles(2)?],
             copy_page: Launcher::load(gpu, &attention, "copy_page", t)?,
-            sample: Launcher::load(gpu, &sample, "sample", SAMPLE_THREADS)?,
+            sample: Launcher::load(gpu, &sample_source(), "sample", SAMPLE_THREADS)?,
         })
-    }
-
-    pub fn with_index_heads(self, gpu: &dyn Gpu, heads: usize) -> Result<Self, GpuError> {
-        Ok(Kernels { index_tiles: IndexTiles::load(gpu, heads)?, ..self })
     }
 }

@@ -67,7 +67,7 @@ impl CudaRank {
         let spec = &model.spec;
         options.tokens_max = tokens_max(spec, options);
         // What may be missing is looked for before minutes of reading.
-        let kernels = Kernels::load(&*gpu)?.with_index_heads(&*gpu, shard.index_heads.len())?;
+        let kernels = Kernels::load(&*gpu, shard.index_heads.len())?;
         let memory = RankMemory::take(&gpu, &model, options, &shard, draws_on(member.as_ref()))?;
         let RankMemory { pools, inputs, products, experts, space, device_sampler, draw_logits } = memory;
         Ok(CudaRank {

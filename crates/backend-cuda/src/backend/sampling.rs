@@ -271,9 +271,8 @@ mod tests {
             Ok(gpu) => Arc::new(gpu),
             Err(error) => return eprintln!("SKIPPED: sampling was not checked ({error})"),
         };
-        let kernels = Kernels::load(&*gpu).unwrap();
-        let seed = overshot_testing::seed();
-        let mut random = fastrand::Rng::with_seed(seed);
+        let kernels = Kernels::load(&*gpu, 1).unwrap();
+        let mut random = overshot_testing::rng();
         for vocab in [2, 100, 300] {
             let mut sampler = DeviceSampler::new(&gpu, vocab, 8).unwrap();
             let cases: Vec<_> = (0..24)

@@ -29,6 +29,16 @@ pub struct KernelFacts {
     pub ctas_per_sm: u32,
 }
 
+impl KernelFacts {
+    /// Of a kernel on the host: there are no registers, and one block a multiprocessor is the honest answer.
+    pub const ON_HOST: KernelFacts = KernelFacts {
+        registers_per_thread: 0,
+        local_bytes_per_thread: 0,
+        static_shared_bytes: 0,
+        ctas_per_sm: 1,
+    };
+}
+
 /// Blocks in x, y, z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid(pub u32, pub u32, pub u32);

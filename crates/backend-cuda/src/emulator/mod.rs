@@ -174,14 +174,8 @@ struct EmulatedKernel {
 }
 
 impl Kernel for EmulatedKernel {
-    /// There are no registers here: one block a multiprocessor is the honest answer.
     fn facts(&self) -> Result<KernelFacts, GpuError> {
-        Ok(KernelFacts {
-            registers_per_thread: 0,
-            local_bytes_per_thread: 0,
-            static_shared_bytes: 0,
-            ctas_per_sm: 1,
-        })
+        Ok(KernelFacts::ON_HOST)
     }
 
     unsafe fn launch(&self, grid: Grid, arguments: &[u8]) -> Result<(), GpuError> {

@@ -93,12 +93,7 @@ struct Nothing;
 
 impl Kernel for Nothing {
     fn facts(&self) -> Result<KernelFacts, GpuError> {
-        Ok(KernelFacts {
-            registers_per_thread: 0,
-            local_bytes_per_thread: 0,
-            static_shared_bytes: 0,
-            ctas_per_sm: 1,
-        })
+        Ok(KernelFacts::ON_HOST)
     }
 
     unsafe fn launch(&self, _: Grid, _: &[u8]) -> Result<(), GpuError> {
