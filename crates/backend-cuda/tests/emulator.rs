@@ -61,8 +61,7 @@ const BLOCK: Shape = Shape { threads: 256, shared_bytes: 0 };
 const ONE: Grid = Grid(1, 1, 1);
 
 fn numbers(count: usize) -> Vec<u32> {
-    let seed = overshot_testing::seed();
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = overshot_testing::rng();
     (0..count).map(|_| random.u32(0..1 << 20)).collect()
 }
 

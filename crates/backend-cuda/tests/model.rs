@@ -21,8 +21,7 @@ const FP8FP4: &str = "fixtures/tiny-fp8fp4";
 const BF16: &str = "fixtures/tiny-bf16";
 
 fn random_tokens(model: &Model, count: usize) -> Vec<u32> {
-    let seed = overshot_testing::seed();
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = overshot_testing::rng();
     (0..count).map(|_| random.u32(0..model.spec.vocab_size as u32)).collect()
 }
 

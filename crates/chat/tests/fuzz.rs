@@ -104,8 +104,7 @@ fn mutated_outputs_parse_alike_however_they_are_cut() {
 /// Text is lost only where the contract says so: without markers, nothing is.
 #[test]
 fn plain_outputs_pass_unchanged() {
-    let seed = overshot_testing::seed();
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = overshot_testing::rng();
     for _ in 0..cases() {
         let words = ["a", "\n", "<", "/", ">", " ", "中", "DSML", "|", "｜", "\"", "tool_calls"];
         let output: String = (0..random.usize(0..30)).map(|_| words[random.usize(0..words.len())]).collect();
@@ -211,8 +210,7 @@ fn mutated_tokenizers_load_or_are_refused_in_one_sentence() {
 
 #[test]
 fn mutated_prompt_files_load_or_are_refused() {
-    let seed = overshot_testing::seed();
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = overshot_testing::rng();
     let json = std::fs::read_to_string(common::model_folder().join("encoding/prompts.json")).unwrap();
     let script = "import json\ndsml_token: str = \"｜DSML｜\"\nTOOLS_TEMPLATE = f\"\"\"Tools\n<{dsml_token}x> {{{{a}}}}\n\
         {{tool_schemas}}\nEnd\n\"\"\"\nREASONING_EFFORT_MAX = (\n  'a' # b\n  r\"\\n\"\n)\n\
@@ -285,8 +283,7 @@ fn mutated_json_reads_back_as_itself() {
 
 #[test]
 fn mutated_conversations_render_or_are_refused() {
-    let seed = overshot_testing::seed();
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = overshot_testing::rng();
     let vectors = std::fs::read_to_string(common::repository().join("fixtures/chat_vectors.json")).unwrap();
     let vectors: serde_json::Value = serde_json::from_str(&vectors).unwrap();
     let conversations: Vec<String> =

@@ -262,8 +262,7 @@ mod tests {
     /// Whatever is asked: bounds hold, pages suffice, the oldest that asks gets something.
     #[test]
     fn every_decision_keeps_its_promises() {
-        let seed = overshot_testing::seed();
-        let mut random = fastrand::Rng::with_seed(seed);
+        let mut random = overshot_testing::rng();
         for _ in 0..20_000 {
             let limits = limits(random.usize(1..9), random.usize(9..200), random.usize(1..100));
             let count = random.usize(0..=limits.running_requests);

@@ -167,8 +167,7 @@ fn random_setting(random: &mut fastrand::Rng, longest: usize) -> Setting {
 
 #[test]
 fn random_schedules_on_the_fixtures() {
-    let seed = overshot_testing::seed();
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = overshot_testing::rng();
     for fixture in ["fixtures/tiny-fp8fp4", "fixtures/tiny-bf16"] {
         let model = Arc::new(Model::open(repository().join(fixture)).unwrap());
         let vocab_size = model.spec.vocab_size as u32;
@@ -220,8 +219,7 @@ fn preempted_requests_go_on_as_if_nothing_had_been() {
 /// Copying, looking up and calling tools with the small trained model: what breaks first when state gets mixed up.
 #[test]
 fn the_small_model_answers_each_of_many_as_alone() {
-    let seed = overshot_testing::seed();
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = overshot_testing::rng();
     let folder = repository().join("models/dsv4-mini");
     let model = Arc::new(Model::open(&folder).unwrap());
     let is_long_run = overshot_testing::asked_cases().is_some();

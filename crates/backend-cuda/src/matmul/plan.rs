@@ -98,8 +98,7 @@ mod tests {
 
     #[test]
     fn splits_are_never_empty_and_parts_fit_the_workspace() {
-        let seed = overshot_testing::seed();
-        let mut random = fastrand::Rng::with_seed(seed);
+        let mut random = overshot_testing::rng();
         for _ in 0..2000 {
             let extents: Vec<Extent> = (0..random.usize(1..17))
                 .map(|_| Extent { rows: random.u32(1..70_000), row_bytes: 16 * random.u32(1..1200) })
