@@ -5,7 +5,7 @@
 //! runs the kernels' own sources on the host.
 //!
 //! Nothing is needed to build it, and without a driver or a GPU every entry says so in an error ([`devices`]). [`backend`] is the model
-//! behind the trait `Backend`: its products are [`matmul`]'s; [`decode`] is not part of it yet.
+//! behind the trait `Backend`: its products are [`matmul`]'s, attention of short rows is [`decode`]'s.
 
 pub mod archive;
 pub mod backend;

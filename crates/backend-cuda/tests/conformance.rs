@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::Device;
+use common::{Device, InAnyCompany};
 use overshot_conformance as suite;
-use overshot_conformance::Extent;
+use overshot_conformance::{Extent, Subject};
 use overshot_testing::{asked_cases, seed};
 
 /// A case takes about so many times as long as on the CPU, and a number of cases is meant for that.
@@ -114,6 +114,18 @@ fn prompts_are_continued_as_by_the_reference_and_roundings_change_little() {
 fn a_prompt_decodes_on_its_own() {
     for device in devices() {
         suite::a_prompt_decodes_on_its_own(&device);
+    }
+}
+
+/// The scenarios that ask for no bits; of the emulator in part the quickest of them.
+#[test]
+fn in_any_company_rows_are_right() {
+    for device in devices().into_iter().map(InAnyCompany) {
+        suite::a_prompt_decodes_on_its_own(&device);
+        if device.extent() == Extent::Whole {
+            suite::prompts_are_continued_as_by_the_reference(&device);
+            suite::a_nan_in_a_matrix_spoils_every_token(&device);
+        }
     }
 }
 

@@ -39,20 +39,15 @@ fn start(model: &Arc<Model>, options: CudaOptions, gpus: &[Arc<dyn Gpu>]) -> Res
 #[test]
 fn a_backend_takes_what_was_planned_and_gives_it_back() {
     let model = open("fixtures/tiny-fp8fp4");
-    let numerics = Numerics::default();
-    let demand = Demand { numerics, cache: CacheSize::Rest { requests: 2 }, tokens_max: TOKENS_MAX };
+    let (numerics, company) = (Numerics::default(), Company::Any);
+    let demand = Demand { numerics, cache: CacheSize::Rest { requests: 2 }, tokens_max: TOKENS_MAX, company };
     for ranks in [1, 2] {
         let memory = RESERVE_BYTES as usize + (24 << 20);
         let Some(gpus) = devices(ranks, memory) else { return };
         let facts: Vec<_> = gpus.iter().map(|gpu| gpu.facts().unwrap()).collect();
         let budget = plan(&model, demand, &facts).unwrap();
         let planned = budget.needed_bytes() - RESERVE_BYTES;
-        let options = CudaOptions {
-            numerics,
-            capacity: budget.capacity,
-            tokens_max: TOKENS_MAX,
-            company: Company::default(),
-        };
+        let options = CudaOptions { numerics, capacity: budget.capacity, tokens_max: TOKENS_MAX, company };
         let backend = start(&model, options, &gpus).unwrap();
         for gpu in &gpus {
             // A plan counts in the pieces that a driver hands out; the emulator counts bytes.
@@ -69,15 +64,12 @@ fn a_device_that_another_process_filled_refuses_and_keeps_nothing() {
     let model = open("fixtures/tiny-fp8fp4");
     let numerics = Numerics::default();
     let Some(gpus) = devices(1, RESERVE_BYTES as usize + (64 << 20)) else { return };
-    let demand = Demand { numerics, cache: CacheSize::Rest { requests: 2 }, tokens_max: TOKENS_MAX };
+    let company = Company::Any;
+    let demand = Demand { numerics, cache: CacheSize::Rest { requests: 2 }, tokens_max: TOKENS_MAX, company };
     let capacity = plan(&model, demand, &[gpus[0].facts().unwrap()]).unwrap().capacity;
     for memory in [1 << 10, 1 << 20, 4 << 20] {
         let Some(gpus) = devices(1, memory) else { return };
-        let error = start(
-            &model,
-            CudaOptions { numerics, capacity, tokens_max: TOKENS_MAX, company: Company::default() },
-            &gpus,
-        );
+        let error = start(&model, CudaOptions { numerics, capacity, tokens_max: TOKENS_MAX, company }, &gpus);
         let error = error.err().unwrap();
         assert!(error.contains("bytes of emulated memory cannot be had"), "{error}");
         assert_eq!(free(&gpus[0]), memory as u64);

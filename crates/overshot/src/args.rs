@@ -85,6 +85,10 @@ pub struct ComputeFlags {
     #[arg(long, value_name = "N,N,..", allow_negative_numbers = true)]
     pub devices: Option<DeviceList>,
 
+    /// On GPUs: let no bit of an answer depend on what is computed beside it, as on the CPU; the kernels for that are slower ones
+    #[arg(long)]
+    pub batch_invariant: bool,
+
     /// What computes: cpu, cuda, auto, which is cuda where a GPU can be used and else cpu, or scripted:FILE, which plays the answers
     /// in FILE (JSON lines) and runs no model
     #[arg(long, value_name = "cpu|cuda|auto|scripted:FILE", default_value = "cpu")]
@@ -155,6 +159,7 @@ impl Default for ComputeFlags {
             threads: None,
             tp: None,
             devices: None,
+            batch_invariant: false,
             backend: BackendChoice::Cpu,
         }
     }

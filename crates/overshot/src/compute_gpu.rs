@@ -72,7 +72,8 @@ pub fn start(
         Cache::Rest { requests, .. } => CacheSize::Rest { requests },
     };
     let (numerics, tokens_max) = (flags.numerics(), needs.step_tokens);
-    let budget = match plan(model, Demand { numerics, cache, tokens_max }, &facts) {
+    let company = if flags.batch_invariant { Company::Invariant } else { Company::Any };
+    let budget = match plan(model, Demand { numerics, cache, tokens_max, company }, &facts) {
         Ok(budget) => budget,
         Err(BudgetError::DoesNotFit { budget, obstacle }) => {
             return Err(bad_input(does_not_fit(&budget, obstacle, needs)));
@@ -87,8 +88,7 @@ pub fn start(
     let show = |done, all| waiting.set_message(loading_line(done, all, started.elapsed()));
     let mut loading = Loading { on_progress: &show, ..Loading::quietly() };
     loading.threads = flags.threads.map_or(loading.threads, usize::from);
-    let options =
-        CudaOptions { numerics, capacity: budget.capacity, tokens_max, company: Company::default() };
+    let options = CudaOptions { numerics, capacity: budget.capacity, tokens_max, company };
     let backend = CudaBackend::load(model, options, gpus, loading).context(CANNOT_START)?;
     Ok(Box::new(backend))
 }

@@ -257,6 +257,45 @@ pub struct Attention {
     pub scale: f32,
 }
 
+/// `kernels/decode/around.cu`, as the next two.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Lists {
+    pub step: Step,
+    pub window: DeviceAddress,
+    pub entries: DeviceAddress,
+    pub lengths: [DeviceAddress; 3],
+    pub entries_stride: i32,
+    pub entry_slots: i32,
+    pub ratios: [i32; 2],
+    pub top: i32,
+    pub unused: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Selected {
+    pub step: Step,
+    pub selected: DeviceAddress,
+    pub lengths: DeviceAddress,
+    pub entries: DeviceAddress,
+    pub stride: i32,
+    pub slots: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Heads {
+    pub step: Step,
+    pub numbers: DeviceAddress,
+    pub rounded: DeviceAddress,
+    pub spoilt: DeviceAddress,
+    pub heads: i32,
+    pub compressed: i32,
+    pub rms_eps: f32,
+    pub unused: i32,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct CopyPage {

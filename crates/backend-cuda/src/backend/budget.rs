@@ -34,6 +34,7 @@ pub struct Demand {
     pub cache: CacheSize,
     /// As in [`CudaOptions`].
     pub tokens_max: usize,
+    pub company: Company,
 }
 
 /// Bytes of the device that has least to spare; all of them hold the same cache.
@@ -147,14 +148,14 @@ impl<'a> Planner<'a> {
     }
 
     fn rank_budget(&self, rank: &RankPlan, capacity: PoolCapacity) -> Result<Budget, GpuError> {
-        let Demand { numerics, tokens_max, .. } = self.demand;
+        let Demand { numerics, tokens_max, company, .. } = self.demand;
         let spec = &self.model.spec;
         let draws_on = if self.ranks.len() == 1 { DrawsOn::Device } else { DrawsOn::Host };
         let pools =
             |capacity| bytes_of(rank.gpu, |gpu| DevicePools::new(gpu, spec, numerics, capacity).map(|_| ()));
         let pool_bytes = pools(capacity)?;
         let request_bytes = pools(PoolCapacity::shared_by(capacity.pages(Pool::Window), 0))?;
-        let options = CudaOptions { numerics, capacity, tokens_max, company: Company::default() };
+        let options = CudaOptions { numerics, capacity, tokens_max, company };
         let all_bytes = bytes_of(rank.gpu, |gpu| {
             RankMemory::take(gpu, self.model, options, &rank.shard, draws_on).map(|_| ())
         })?;
@@ -235,7 +236,7 @@ mod tests {
     }
 
     fn demand(cache: CacheSize) -> Demand {
-        Demand { numerics: Numerics::default(), cache, tokens_max: 64 }
+        Demand { numerics: Numerics::default(), cache, tokens_max: 64, company: Company::Any }
     }
 
     fn refused(demand: Demand, free_bytes: u64) -> (Budget, Obstacle) {

@@ -113,6 +113,11 @@ impl Layout {
         layout
     }
 
+    /// Of all tokens.
+    pub fn positions(&self) -> &[i32] {
+        &self.words[self.fields[1]..][..self.tokens]
+    }
+
     fn field(&mut self, field: usize, values: impl IntoIterator<Item = i32>) {
         self.fields[field] = self.words.len();
         self.words.extend(values);

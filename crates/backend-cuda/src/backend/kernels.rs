@@ -41,6 +41,7 @@ pub fn sources() -> Vec<Source> {
         attention_source(),
         attention_tiles_source(1),
         attention_tiles_source(2),
+        around_decode_source(),
         sample_source(),
         index_tiles_source(1),
         index_tiles_source(2),
@@ -72,8 +73,12 @@ fn index_source() -> Source {
     source("index_v1", file!("index/v1_naive.cu"))
 }
 
-fn attention_source() -> Source {
+pub(crate) fn attention_source() -> Source {
     source("attention_v1", file!("attention/v1_naive.cu"))
+}
+
+fn around_decode_source() -> Source {
+    source("decode_around", file!("decode/around.cu"))
 }
 
 fn sample_source() -> Source {
@@ -110,7 +115,7 @@ pub struct Launcher<A> {
 }
 
 impl<A: Copy> Launcher<A> {
-    fn load(gpu: &dyn Gpu, source: &Source, entry: &str, threads: u32) -> Result<Self, GpuError> {
+    pub(crate) fn load(gpu: &dyn Gpu, source: &Source, entry: &str, threads: u32) -> Result<Self, GpuError> {
         Self::load_shaped(gpu, source, entry, Shape { threads, shared_bytes: 0 })
     }
 
@@ -170,6 +175,41 @@ impl IndexTiles {
         let (tokens, keys) = ((index.end - index.first) as usize, index.score_stride as usize);
         let grid = Grid(keys.div_ceil(INDEX_KEYS) as u32, tokens.div_ceil(self.tokens) as u32, 1);
         self.scores.launch(grid, index)
+    }
+}
+
+/// What stands around decode attention.
+pub struct AroundDecode {
+    pub lists: Launcher<args::Lists>,
+    pub selected: Launcher<args::Selected>,
+    queries: Launcher<args::Heads>,
+    answers: Launcher<args::Heads>,
+}
+
+impl AroundDecode {
+    pub fn load(gpu: &dyn Gpu) -> Result<Self, GpuError> {
+        let (source, threads) = (around_decode_source(), THREADS as u32);
+        Ok(AroundDecode {
+            lists: Launcher::load(gpu, &source, "lists", threads)?,
+            selected: Launcher::load(gpu, &source, "selected", threads)?,
+            queries: Launcher::load(gpu, &source, "queries", threads)?,
+            answers: Launcher::load(gpu, &source, "answers", threads)?,
+        })
+    }
+
+    /// From `numbers` to `rounded`.
+    pub fn queries(&self, heads: &args::Heads) -> Result<(), GpuError> {
+        self.queries.launch(Self::grid(heads), heads)
+    }
+
+    /// From `rounded` to `numbers`.
+    pub fn answers(&self, heads: &args::Heads) -> Result<(), GpuError> {
+        self.answers.launch(Self::grid(heads), heads)
+    }
+
+    /// A warp a head.
+    fn grid(heads: &args::Heads) -> Grid {
+        Grid((heads.heads as usize).div_ceil(THREADS / 32) as u32, heads.step.tokens as u32, 1)
     }
 }
 

@@ -2,6 +2,7 @@
 //! only counts: see `budget.rs`.
 
 use super::CudaOptions;
+use super::decoding::Decoding;
 use super::experts::Experts;
 use super::inputs::{DrawsOn, Inputs};
 use super::pools::DevicePools;
@@ -28,6 +29,7 @@ pub struct RankMemory {
     pub inputs: Inputs,
     pub products: Products,
     pub experts: Experts,
+    pub decoding: Option<Decoding>,
     pub space: Workspace,
     pub device_sampler: DeviceSampler,
     /// Of the rows of the plan under way that draw, `[rows, vocab]`.
@@ -55,6 +57,7 @@ impl RankMemory {
             inputs: Inputs::new(gpu, spec, capacity, tokens_max)?,
             products: Products::new(gpu, spec, shard, numerics, company, tokens_max)?,
             experts: Experts::new(gpu, model, shard, numerics, tokens_max)?,
+            decoding: Decoding::new(gpu, spec, shard, CudaOptions { tokens_max, ..options })?,
             space: Workspace::new(gpu, spec, shard, tokens_max, capacity.longest_set_tokens())?,
             device_sampler: DeviceSampler::new(gpu, spec.vocab_size, DRAWS_AT_A_TIME.min(draws_max))?,
             draw_logits: Buffer::new(gpu, draws_max * spec.vocab_size)?,

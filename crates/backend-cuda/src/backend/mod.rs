@@ -1,14 +1,16 @@
 //! The model on devices behind the trait `Backend`: `rank.rs` is one device, `step.rs` the order of launches,
 //! `arguments.rs` what kernels take. Products with matrices and experts are those of `crate::matmul` wherever it takes the
 //! matrix (`products.rs`, `experts.rs`). The other kernels began as plain first versions, right before they are fast; each family's
-//! later ones replace them behind the same arguments, as those of attention and the indexer did.
+//! later ones replace them behind the same arguments, as those of attention and the indexer did. Steps of short rows have
+//! attention of their own (`decoding.rs`).
 //!
-//! A row's results depend on the row alone, to the bit: every sum runs in an order that neither the batch nor the chunking
-//! changes, unless [`Company::Any`] is asked for. One device draws its tokens itself; several
+//! With [`Company::Invariant`] a row's results depend on the row alone, to the bit: every sum runs in an order that neither the
+//! batch nor the chunking changes. One device draws its tokens itself; several
 //! meet on the host, for sums and for draws. Not here yet: graphs, meetings without the host.
 
 pub(crate) mod arguments;
 mod budget;
+pub(crate) mod decoding;
 mod experts;
 mod inputs;
 pub(crate) mod kernels;
@@ -50,7 +52,7 @@ pub struct CudaOptions {
     /// Tokens that are computed at a time, at most 65,536 with each of their experts counted: a step with more is done in parts,
     /// with the same results.
     pub tokens_max: usize,
-    /// Whether a row's bits may depend on the rest of its step. Not unless asked for: what it would gain is not measured.
+    /// Whether a row's bits may depend on the rest of its step; if so, rows of few tokens have kernels of their own.
     pub company: Company,
 }
 

@@ -1,6 +1,7 @@
 //! One rank on one device: its share of the model, its own copy of the cache.
 
 use super::CudaOptions;
+use super::decoding::Decoding;
 use super::experts::Experts;
 use super::inputs::{DrawsOn, Inputs, Layout, parts};
 use super::kernels::Kernels;
@@ -12,11 +13,13 @@ use super::sampling::{DeviceSampler, Request};
 use super::step::{Place, Step};
 use super::weights::DeviceWeights;
 use super::workspace::Workspace;
+use crate::decode::LaunchError;
 use crate::gpu::{Buffer, Gpu, GpuError};
 use crate::matmul::MatmulError;
 use overshot_backend::{
     Member, PeerGone, Rank, RowDraw, RowResult, Sampler, Shard, StepMasks, StepPlan, draw_rows,
 };
+use overshot_gpu_model::ChooseError;
 use overshot_model::{Model, Spec};
 use std::sync::Arc;
 
@@ -26,6 +29,10 @@ pub enum RankError {
     Gpu(#[from] GpuError),
     #[error(transparent)]
     Matmul(#[from] MatmulError),
+    #[error(transparent)]
+    Decode(#[from] LaunchError),
+    #[error(transparent)]
+    Choice(#[from] ChooseError),
     #[error(transparent)]
     Peer(#[from] PeerGone),
 }
@@ -39,6 +46,7 @@ pub struct CudaRank {
     kernels: Kernels,
     products: Products,
     experts: Experts,
+    decoding: Option<Decoding>,
     weights: DeviceWeights,
     pools: DevicePools,
     inputs: Inputs,
@@ -69,7 +77,8 @@ impl CudaRank {
         // What may be missing is looked for before minutes of reading.
         let kernels = Kernels::load(&*gpu, shard.index_heads.len())?;
         let memory = RankMemory::take(&gpu, &model, options, &shard, draws_on(member.as_ref()))?;
-        let RankMemory { pools, inputs, products, experts, space, device_sampler, draw_logits } = memory;
+        let RankMemory { pools, inputs, products, experts, decoding, space, device_sampler, draw_logits } =
+            memory;
         Ok(CudaRank {
             places: places(spec),
             kernels,
@@ -78,6 +87,7 @@ impl CudaRank {
             inputs,
             products,
             experts,
+            decoding,
             space,
             sampler: Sampler::default(),
             device_sampler,
@@ -155,6 +165,10 @@ impl Rank for CudaRank {
         for part in parts(plan, self.options.tokens_max) {
             let layout = Layout::new(plan, &part, &self.drawn, draws_on);
             let step = self.inputs.upload(&layout)?;
+            let decode = match &self.decoding {
+                Some(decoding) => decoding.begin(step, layout.positions(), layout.longest_row)?,
+                None => None,
+            };
             let mut step = Step {
                 spec: &self.model.spec,
                 numerics: self.options.numerics,
@@ -163,6 +177,7 @@ impl Rank for CudaRank {
                 kernels: &self.kernels,
                 products: &self.products,
                 experts: &self.experts,
+                decode,
                 weights: &self.weights,
                 pools: &self.pools,
                 space: &mut self.space,

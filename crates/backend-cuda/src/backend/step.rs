@@ -2,6 +2,7 @@
 //! allocated, and nothing here waits for the device but the copies of several ranks' sums and of logits.
 
 use super::arguments as args;
+use super::decoding::Decode;
 use super::experts::{Experts, Routed};
 use super::inputs::{Layout, growing_pool};
 use super::kernels::{Kernels, SCORE_KEYS};
@@ -26,6 +27,8 @@ pub struct Step<'a> {
     pub kernels: &'a Kernels,
     pub products: &'a Products,
     pub experts: &'a Experts,
+    /// Attention's way where all rows are short, and may be in any company.
+    pub decode: Option<Decode<'a>>,
     pub weights: &'a DeviceWeights,
     pub pools: &'a DevicePools,
     pub space: &'a mut Workspace,
@@ -299,6 +302,9 @@ impl Step<'_> {
             rms_eps: self.spec.rms_eps,
             scale: (HEAD_DIM as f32).powf(-0.5),
         };
+        if let Some(decode) = &self.decode {
+            return decode.attend(kind, &attention);
+        }
         if self.numerics.kv == KvFormat::F32 {
             let grid = Grid(heads as u32, self.tokens() as u32, 1);
             return Ok(self.kernels.attention.launch(grid, &attention)?);

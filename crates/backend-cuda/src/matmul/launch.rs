@@ -31,11 +31,10 @@ pub struct Product {
 }
 
 /// Whether a token's bits may depend on how many others are computed with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Company {
     Any,
     /// They do not.
-    #[default]
     Invariant,
 }
 

@@ -50,14 +50,9 @@ impl Device {
 }
 
 /// An emulated device of this order for each rank.
-pub fn start(model: &Arc<Model>, setup: Setup, order: Order, tokens_max: usize) -> CudaBackend {
+pub fn emulated(setup: Setup, order: Order) -> Vec<Arc<dyn Gpu>> {
     let gpu = || Arc::new(EmulatedGpu::new(order).unwrap()) as Arc<dyn Gpu>;
-    start_on((0..setup.tp).map(|_| gpu()).collect(), model, setup, tokens_max, Company::default())
-}
-
-/// All ranks on the first card, each with a queue of its own.
-fn start_on_card(model: &Arc<Model>, setup: Setup, tokens_max: usize) -> CudaBackend {
-    start_on(devices::open(&vec![0; setup.tp]).unwrap(), model, setup, tokens_max, Company::default())
+    (0..setup.tp).map(|_| gpu()).collect()
 }
 
 pub fn start_on(
@@ -71,10 +66,8 @@ pub fn start_on(
     CudaBackend::new(model, options, gpus).unwrap()
 }
 
-impl Subject for Device {
-    type Backend = CudaBackend;
-
-    fn start(&self, model: &Arc<Model>, setup: Setup) -> CudaBackend {
+impl Device {
+    fn start_in(&self, company: Company, model: &Arc<Model>, setup: Setup) -> CudaBackend {
         let tokens_max = match setup.variation {
             0 => TOKENS_MAX,
             other => [TOKENS_MAX, 7, 19][other as usize % 3],
@@ -83,10 +76,21 @@ impl Subject for Device {
             0 => Order::Ascending,
             other => [Order::Descending, Order::Random(other)][other as usize % 2],
         };
-        match self {
-            Device::Emulator(_) => start(model, setup, order, tokens_max),
-            Device::Card => start_on_card(model, setup, tokens_max),
-        }
+        let gpus = match self {
+            Device::Emulator(_) => emulated(setup, order),
+            // All ranks on the first card, each with a queue of its own.
+            Device::Card => devices::open(&vec![0; setup.tp]).unwrap(),
+        };
+        start_on(gpus, model, setup, tokens_max, company)
+    }
+}
+
+/// Bits are the same however rows are computed.
+impl Subject for Device {
+    type Backend = CudaBackend;
+
+    fn start(&self, model: &Arc<Model>, setup: Setup) -> CudaBackend {
+        self.start_in(Company::Invariant, model, setup)
     }
 
     fn extent(&self) -> Extent {
@@ -94,5 +98,20 @@ impl Subject for Device {
             Device::Emulator(extent) => *extent,
             Device::Card => Extent::Whole,
         }
+    }
+}
+
+/// As the command line has it: the quicker sums, whose bits depend on the rest of a step.
+pub struct InAnyCompany(pub Device);
+
+impl Subject for InAnyCompany {
+    type Backend = CudaBackend;
+
+    fn start(&self, model: &Arc<Model>, setup: Setup) -> CudaBackend {
+        self.0.start_in(Company::Any, model, setup)
+    }
+
+    fn extent(&self) -> Extent {
+        self.0.extent()
     }
 }

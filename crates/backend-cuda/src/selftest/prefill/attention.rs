@@ -42,8 +42,8 @@ type Latent = [f32; HEAD_DIM];
 
 /// The inputs of a case, here and on the device.
 pub struct AttentionInputs {
-    case: AttentionCase,
-    step: DeviceStep,
+    pub(super) case: AttentionCase,
+    pub(super) step: DeviceStep,
     q: Vec<f32>,
     sink: Vec<f32>,
     /// By row: latents of all its positions from `first_kept` on, and its entries.
@@ -51,9 +51,10 @@ pub struct AttentionInputs {
     entries: Vec<Vec<Latent>>,
     /// By token, ascending.
     selected: Vec<Vec<usize>>,
-    out: Buffer<f32>,
-    args: args::Attention,
-    _floats: [Buffer<f32>; 2],
+    pub(super) out: Buffer<f32>,
+    pub(super) args: args::Attention,
+    on_device: Buffer<f32>,
+    _sink: Buffer<f32>,
     _bytes: [Buffer<u8>; 3],
     _lists: [Buffer<i32>; 2],
 }
@@ -154,15 +155,15 @@ impl AttentionCase {
         let mut sink: Vec<f32> = (0..self.heads).map(|_| normal(random) * 4.0).collect();
         sink.iter_mut().take(self.sinks_off).for_each(|sink| *sink = f32::NEG_INFINITY);
 
-        let floats = [Buffer::of(gpu, &q)?, Buffer::of(gpu, &sink)?];
+        let (on_device, sinks) = (Buffer::of(gpu, &q)?, Buffer::of(gpu, &sink)?);
         let bytes =
             [Buffer::of(gpu, &packed)?, Buffer::of(gpu, &ring.bytes)?, Buffer::of(gpu, &pages.bytes)?];
         let lists = [Buffer::of(gpu, &table)?, Buffer::of(gpu, &counts)?];
         let out = Buffer::new(gpu, q.len())?;
         let args = args::Attention {
             step: step.args,
-            q: floats[0].address(),
-            sink: floats[1].address(),
+            q: on_device.address(),
+            sink: sinks.address(),
             latents: args::Attention::default().latents,
             packed: bytes[0].address(),
             window: ring.args(&bytes[1]),
@@ -193,7 +194,8 @@ impl AttentionCase {
             selected,
             out,
             args,
-            _floats: floats,
+            on_device,
+            _sink: sinks,
             _bytes: bytes,
             _lists: lists,
         })
@@ -228,6 +230,17 @@ impl AttentionInputs {
         kernel.launch(Grid((tiles as u32).div_ceil(m_tiles), 1, 1), &self.args)
     }
 
+    /// The first number of a token's first query becomes NaN.
+    #[cfg(test)]
+    pub(super) fn spoil_query(&mut self, token: usize) {
+        self.q[token * self.case.heads * HEAD_DIM] = f32::NAN;
+    }
+
+    /// For kernels that use them up.
+    pub(super) fn upload_queries(&mut self) -> Result<(), GpuError> {
+        self.on_device.copy_in(&self.q)
+    }
+
     /// Multiply-adds count two; each of scores and values once.
     pub fn flop(&self) -> f64 {
         let keys: usize = (0..self.step.tokens.len()).map(|token| self.keys(token).len()).sum();
@@ -259,7 +272,7 @@ impl AttentionInputs {
         for (token, answer) in answers.iter().enumerate().step_by(one_in.max(1)) {
             for (head, answer) in answer.chunks_exact(HEAD_DIM).enumerate() {
                 let answer: Vec<f32> = answer.iter().map(|bits| f32::from_bits(*bits)).collect();
-                let (exact, allowed) = self.reference(token, head);
+                let (exact, allowed) = self.reference(token, head, |q| q);
                 let finding = find(&answer, &exact, |at| allowed[at]);
                 all.worst = all.worst.max(finding.worst);
                 all.not_finite += finding.not_finite;
@@ -277,9 +290,14 @@ impl AttentionInputs {
         window.chain(self.selected[token].iter().map(|entry| &self.entries[row][*entry])).collect()
     }
 
-    /// In float64, and how far each number may be off: what float32 sums of so many steps of 16 lose at most, each a unit of
+    /// In float64, of queries as `rounded` leaves them, and how far each number may be off: what float32 sums of so many steps of 16 lose at most, each a unit of
     /// the sum of magnitudes (tensor cores cut where the emulator rounds), in scores and from there in weights, and in values.
-    fn reference(&self, token: usize, head: usize) -> (Vec<f64>, Vec<f64>) {
+    pub(super) fn reference(
+        &self,
+        token: usize,
+        head: usize,
+        rounded: impl Fn(f64) -> f64,
+    ) -> (Vec<f64>, Vec<f64>) {
         let rotation: Vec<f64> =
             self.step.rotations[(token * 2 + 1) * 64..][..64].iter().map(|x| f64::from(*x)).collect();
         let rotate = |x: &mut [f64], direction: f64| {
@@ -296,6 +314,7 @@ impl AttentionInputs {
         let inverse = 1.0 / (squares / HEAD_DIM as f64 + f64::from(RMS_EPS)).sqrt();
         q.iter_mut().for_each(|x| *x *= inverse);
         rotate(&mut q, 1.0);
+        q.iter_mut().for_each(|x| *x = rounded(*x));
         let unit = f64::powi(2.0, -23);
         let keys = self.keys(token);
         let (mut scores, mut scores_off) = (vec![], 0f64);

@@ -5,6 +5,7 @@
 //! come from, which the whole model's tests compare with the CPU backend.
 
 mod attention;
+mod decoding;
 mod device_step;
 mod index;
 mod run;

@@ -1,8 +1,10 @@
-//! `gpu-check prefill`: every case checked, then timed, on a device. One JSON object a line.
+//! `gpu-check prefill`: every case checked, then timed, on a device; steps that only decode, too. One JSON object a line.
 
 use super::attention::{AttentionCase, Seen, load_tiles};
+use super::decoding::{DecodeStep, attend};
 use super::device_step::Piece;
 use super::index::{IndexCase, IndexKernels};
+use crate::backend::RankError;
 use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore, Mark};
 use fastrand::Rng;
 use overshot_backend::IndexKeyFormat;
@@ -14,10 +16,18 @@ use std::sync::Arc;
 pub enum PrefillError {
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    #[error(transparent)]
+    Rank(Box<RankError>),
     #[error("the report cannot be written: {0}")]
     Report(#[from] std::io::Error),
     #[error("{failed} of {checked} checks failed: see the lines with \"passed\":false")]
     Wrong { failed: usize, checked: usize },
+}
+
+impl From<RankError> for PrefillError {
+    fn from(error: RankError) -> Self {
+        PrefillError::Rank(Box::new(error))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +73,16 @@ fn attention_cases() -> Vec<AttentionCase> {
     cases
 }
 
+/// Rows of a token each, their windows and selections full.
+fn decode_cases() -> Vec<AttentionCase> {
+    const ROWS: usize = 64;
+    let rows: Vec<Piece> = (0..ROWS).map(|row| Piece { start: 4 * TOP - 1 + 7 * row, tokens: 1 }).collect();
+    let case =
+        |heads, seen| AttentionCase { rows: rows.clone(), heads, seen, sinks_off: 0, last_is_odd: false };
+    let kinds = [Seen::Nothing, Seen::All, Seen::Selected(TOP)];
+    HEADS.into_iter().flat_map(|heads| kinds.map(|seen| case(heads, seen))).collect()
+}
+
 fn index_cases() -> Vec<IndexCase> {
     let mut cases = Vec::new();
     for heads in HEADS {
@@ -78,6 +98,8 @@ fn index_cases() -> Vec<IndexCase> {
 
 /// One in so many tokens is compared.
 const COMPARED: usize = TOKENS / 16;
+/// Of rows that are decoded.
+const DECODED: usize = 4;
 
 struct Run<'a> {
     gpu: Arc<dyn Gpu>,
@@ -89,7 +111,11 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The median of launches, unless the answer was wrong.
-    fn time(&self, passed: bool, launch: impl Fn() -> Result<(), GpuError>) -> Result<Option<f64>, GpuError> {
+    fn time<E: From<GpuError>>(
+        &self,
+        passed: bool,
+        launch: impl Fn() -> Result<(), E>,
+    ) -> Result<Option<f64>, E> {
         let mut times = Vec::new();
         for _ in 0..if passed { self.rounds } else { 0 } {
             self.gpu.mark(Mark::Begin)?;
@@ -121,6 +147,21 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// A layer's launches, without those that are made once a step.
+    fn decode(&mut self, case: &AttentionCase, random: &mut Rng) -> Result<(), PrefillError> {
+        let mut inputs = case.inputs(&self.gpu, random)?;
+        let step = DecodeStep::load(&self.gpu, case.heads, TOP)?;
+        let off = step.off(&mut inputs, DECODED)?;
+        let decode = step.begin(&inputs)?;
+        // Queries are used up by the first launch: what the others read is no query, and as good for a clock.
+        let us_p50 = self.time(off.passed(), || attend(&decode, &inputs))?;
+        let tflops = us_p50.map(|us| inputs.flop() / us / 1e6);
+        let (of, Piece { start, .. }) = (format!("{:?}", case.seen), case.rows[0]);
+        let (kernel, heads, tokens) = ("decode_step", case.heads, case.rows.len());
+        let (passed, worst) = (off.passed(), off.overall / 2e-3);
+        self.write(&Line { kernel, of, heads, start, tokens, passed, worst, us_p50, tflops })
+    }
+
     fn index(&mut self, case: &IndexCase, random: &mut Rng) -> Result<(), PrefillError> {
         let Some(kernels) = IndexKernels::load(&*self.gpu, case.heads)? else { return Ok(()) };
         let mut inputs = case.inputs(&self.gpu, random)?;
@@ -145,6 +186,9 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), PrefillError
     let mut run = Run { gpu, rounds: options.rounds, report, checked: 0, failed: 0 };
     for case in attention_cases() {
         run.attention(&case, &mut random)?;
+    }
+    for case in decode_cases() {
+        run.decode(&case, &mut random)?;
     }
     for case in index_cases() {
         run.index(&case, &mut random)?;

@@ -1,12 +1,14 @@
 //! The kernels on the emulator: what `gpu-check` asks of a GPU, with smaller shapes.
 
 use super::attention::load_tiles;
+use super::decoding::DecodeStep;
 use super::index::{IndexKernels, best};
 use super::*;
 use crate::emulator::{EmulatedGpu, Order};
 use crate::gpu::Gpu;
 use fastrand::Rng;
 use overshot_backend::IndexKeyFormat;
+use overshot_model::HEAD_DIM;
 use std::sync::Arc;
 
 /// `None`, said loudly, where there is no compiler.
@@ -91,6 +93,80 @@ fn a_latent_that_is_no_number_spoils_its_own_token_alone() {
         assert!(last.iter().all(|bits| f32::from_bits(*bits).is_nan()), "the last token is not spoilt");
         assert!(others == &clean[..others.len()], "{m_tiles} tiles: other tokens changed");
     }
+}
+
+fn assert_decodes(gpu: &Arc<dyn Gpu>, case: &AttentionCase, random: &mut Rng) {
+    let top = if let Seen::Selected(top) = case.seen { top } else { 1 };
+    let step = DecodeStep::load(gpu, case.heads, top).unwrap();
+    let off = step.off(&mut case.inputs(gpu, random).unwrap(), 1).unwrap();
+    println!("{off:?}: {case:?}");
+    assert!(off.passed(), "{off:?}: {case:?}");
+}
+
+#[test]
+fn decoding_is_right_at_every_edge_of_its_lists() {
+    let mut random = overshot_testing::rng();
+    let Some(gpu) = open(Order::Ascending) else { return };
+    for case in [
+        // One entry, a window not yet full, just full, sliding; tokens of a row see those before them.
+        case(&[(0, 1), (3, 2), (126, 3), (127, 1), (128, 1)], 4, Seen::Nothing),
+        // Over the ring's end, and where the window begins at its start.
+        case(&[(255, 1), (254, 3), (256, 1), (383, 2)], 16, Seen::Nothing),
+        // As many tokens as a row may have here.
+        case(&[(509, 8)], 20, Seen::Nothing),
+        // No entry, the first completed by this very token or between tokens, several pages.
+        case(&[(126, 1), (127, 1), (126, 3), (900, 1)], 4, Seen::All),
+        case(&[(2047, 2)], 33, Seen::All),
+        // No entry, fewer than are chosen, exactly as many, more.
+        case(&[(0, 2), (10, 1), (47, 1), (46, 3), (200, 1)], 4, Seen::Selected(12)),
+        case(&[(1200, 2)], 16, Seen::Selected(130)),
+        AttentionCase { sinks_off: 2, ..case(&[(40, 2)], 3, Seen::Selected(8)) },
+    ] {
+        assert_decodes(&gpu, &case, &mut random);
+    }
+}
+
+#[test]
+fn the_order_of_threads_does_not_show_when_decoding() {
+    let seed = overshot_testing::seed();
+    let case = case(&[(140, 3), (20, 2), (700, 1)], 17, Seen::Selected(40));
+    let mut answers = Vec::new();
+    for order in [Order::Ascending, Order::Descending, Order::Random(seed)] {
+        let Some(gpu) = open(order) else { return };
+        let step = DecodeStep::load(&gpu, 17, 40).unwrap();
+        let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
+        // Twice: a launch leaves nothing behind for the next.
+        for _ in 0..2 {
+            let bits: Vec<u32> = step.answers(&mut inputs).unwrap().iter().map(|x| x.to_bits()).collect();
+            answers.push(bits);
+        }
+    }
+    assert!(answers.iter().all(|bits| *bits == answers[0]), "the order of threads shows");
+}
+
+#[test]
+fn what_is_no_number_spoils_its_own_answers_alone_when_decoding() {
+    let seed = overshot_testing::seed();
+    let Some(gpu) = open(Order::Ascending) else { return };
+    let step = DecodeStep::load(&gpu, 5, 1).unwrap();
+    let clean = case(&[(10, 2), (300, 3)], 5, Seen::Nothing);
+    let run = |case: &AttentionCase, spoilt: Option<usize>| {
+        let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
+        spoilt.into_iter().for_each(|token| inputs.spoil_query(token));
+        step.answers(&mut inputs).unwrap()
+    };
+    let expected = run(&clean, None);
+    let same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+    // The newest latent is seen by the last token alone.
+    let odd = run(&AttentionCase { last_is_odd: true, ..clean.clone() }, None);
+    let last = 4 * 5 * HEAD_DIM;
+    assert!(odd[last..].iter().all(|x| x.is_nan()), "a latent that is no number does not show");
+    assert!(same(&odd[..last], &expected[..last]), "a latent that is no number shows elsewhere");
+    let odd = run(&clean, Some(2));
+    let head = 2 * 5 * HEAD_DIM..(2 * 5 + 1) * HEAD_DIM;
+    assert!(odd[head.clone()].iter().all(|x| x.is_nan()), "a query that is no number does not show");
+    assert!(same(&odd[..head.start], &expected[..head.start]), "it shows before");
+    assert!(same(&odd[head.end..], &expected[head.end..]), "it shows behind");
 }
 
 fn index(rows: &[(usize, usize)], heads: usize, top: usize, format: IndexKeyFormat) -> IndexCase {
