@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 const DRIVER_VERSION_MIN: i32 = 13_000;
 
 /// A device's primary context. Cheap to clone; the context lives until the process ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
     device: sys::CUdevice,
     context: sys::CUcontext,

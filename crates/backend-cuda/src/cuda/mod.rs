@@ -40,6 +40,8 @@ pub enum CudaError {
     OutOfMemory { bytes: usize },
     #[error("{bytes} bytes of host memory cannot be pinned: free some memory of this machine")]
     NoPinnedMemory { bytes: usize },
+    #[error("the driver takes no such image: {reason}")]
+    Image { reason: String },
     #[error("{call} failed: {reason}")]
     Call { call: &'static str, reason: String },
     #[error(

@@ -2,11 +2,14 @@
 #![allow(unsafe_code)]
 
 use super::{CudaError, Device, Stream, check};
-use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
+use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUresult};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::ffi::CString;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Stays loaded until the process ends: kernels are few and live as long as the backend.
+/// Stays loaded until the process ends, once on a device however often it is asked for: kernels are few.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     device: Device,
@@ -54,16 +57,18 @@ impl Kernel {
     ) -> Result<Self, CudaError> {
         device.make_current()?;
         let c_name = CString::new(name).map_err(|_| CudaError::ZeroByte { what: name.into() })?;
-        let mut module = std::ptr::null_mut();
+        let module = loaded(device, cubin)?;
         let mut function = std::ptr::null_mut();
-        // SAFETY: the driver checks the image and copies it; all pointers are to live locals.
+        let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let mut room = 0;
+        // SAFETY: the module is loaded and stays so; all pointers are to live locals.
         unsafe {
-            check("cuModuleLoadData", sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()))?;
-            check("cuModuleGetFunction", sys::cuModuleGetFunction(&mut function, module, c_name.as_ptr()))?;
-            let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            check("cuModuleGetFunction", sys::cuModuleGetFunction(&mut function, module.0, c_name.as_ptr()))?;
+            // The function may be another's, too, who needs more.
+            check("cuFuncGetAttribute", sys::cuFuncGetAttribute(&mut room, attribute, function))?;
             check(
                 "cuFuncSetAttribute(shared memory)",
-                sys::cuFuncSetAttribute(function, attribute, shared_bytes as i32),
+                sys::cuFuncSetAttribute(function, attribute, room.max(shared_bytes as i32)),
             )?;
         }
         Ok(Kernel { device, function, threads, shared_bytes })
@@ -120,5 +125,59 @@ impl Kernel {
                 std::ptr::null_mut(),
             )
         })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Module(sys::CUmodule);
+
+// SAFETY: the driver takes a module's handle from any thread.
+unsafe impl Send for Module {}
+
+/// The module of a cubin, whose device is current.
+fn loaded(device: Device, cubin: &[u8]) -> Result<Module, CudaError> {
+    type Loaded = HashMap<(Device, [u8; 32]), Module>;
+    static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
+    let key = (device, Sha256::digest(cubin).into());
+    // Nothing panics half-way through a change.
+    let mut all = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(module) = all.get(&key) {
+        return Ok(*module);
+    }
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the driver checks the image and copies it; `module` is a live local.
+    take_image(unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()) })?;
+    all.insert(key, Module(module));
+    Ok(Module(module))
+}
+
+/// An image that is not for this device or driver is told from all else that can go wrong.
+fn take_image(result: CUresult) -> Result<(), CudaError> {
+    match result {
+        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
+        | CUresult::CUDA_ERROR_INVALID_IMAGE
+        | CUresult::CUDA_ERROR_INVALID_PTX
+        | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            Err(CudaError::Image { reason: format!("{result:?}") })
+        }
+        result => check("cuModuleLoadData", result),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_of_another_kind_are_told_from_what_goes_wrong() {
+        let told = |result| take_image(result).unwrap_err();
+        for result in [CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU, CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION] {
+            assert!(matches!(told(result), CudaError::Image { .. }), "{result:?}");
+        }
+        let full = told(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert!(
+            matches!(full, CudaError::Call { .. }) && full.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY")
+        );
+        assert!(take_image(CUresult::CUDA_SUCCESS).is_ok());
     }
 }

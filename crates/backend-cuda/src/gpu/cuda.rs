@@ -4,7 +4,7 @@
 use super::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, Mark, Shape, Staging};
 use crate::archive;
 use crate::cubins::{Cubins, Source};
-use crate::cuda::{self, Compiler, Device, DeviceFacts, Event, KernelFacts, PinnedMemory, Stream};
+use crate::cuda::{self, Compiler, CudaError, Device, DeviceFacts, Event, KernelFacts, PinnedMemory, Stream};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -131,10 +131,14 @@ impl Gpu for CudaGpu {
     fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError> {
         let cubin = self.cubin(source)?;
         let kernel = cuda::Kernel::load(self.device, &cubin, entry, shape.threads, shape.shared_bytes);
-        let kernel = kernel.map_err(|error| GpuError::KernelRefused {
-            name: source.name.clone(),
-            architecture: self.facts.architecture(),
-            source: error,
+        let name = || source.name.clone();
+        let kernel = kernel.map_err(|error| match error {
+            CudaError::Image { .. } => GpuError::KernelRefused {
+                name: name(),
+                architecture: self.facts.architecture(),
+                source: error,
+            },
+            error => GpuError::KernelNotLoaded { name: name(), source: error },
         })?;
         Ok(Box::new(CudaKernel { kernel, stream: self.stream.clone() }))
     }

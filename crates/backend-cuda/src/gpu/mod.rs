@@ -35,6 +35,8 @@ pub enum GpuError {
         "kernel {name} was made for {architecture} and this GPU refuses it ({source}): its driver may be too old"
     )]
     KernelRefused { name: String, architecture: String, source: CudaError },
+    #[error("kernel {name} cannot be loaded: {source}")]
+    KernelNotLoaded { name: String, source: CudaError },
     #[error("{what} could not be brought to the GPU: {source}")]
     Upload { what: String, source: Box<GpuError> },
     #[error("a thread that loads weights cannot be started: {0}")]
