@@ -13,7 +13,7 @@ use super::{Company, CudaOptions};
 use crate::decode::{Args, DecodeKernel, Pool, RUN_BYTES, Schedule, ScheduleArgs, Variant, WORKERS_MAX};
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, Grid};
 use overshot_backend::{KvFormat, Shard};
-use overshot_gpu_model::{Deal, Lists, Load, Table, Target, choose};
+use overshot_gpu_model::{Deal, Lists, Load, Pin, Table, Target, choose};
 use overshot_kv::{Pool as PoolName, TOKENS_PER_PAGE};
 use overshot_model::{HEAD_DIM, LayerKind, Spec, WINDOW};
 use std::sync::Arc;
@@ -51,6 +51,7 @@ pub struct Decoding {
     around: AroundDecode,
     table: Table,
     target: Target,
+    pin: Option<Pin>,
     sizes: Sizes,
     /// `[tokens, WINDOW]`
     window: Buffer<i32>,
@@ -128,6 +129,7 @@ impl Decoding {
             around: AroundDecode::load(&**gpu)?,
             table: Table::built_in(),
             target,
+            pin: None,
             sizes: Sizes { entries_max, ..sizes },
             window: Buffer::new(gpu, tokens_max * WINDOW)?,
             selected: Buffer::new(gpu, tokens_max * if has[1] { sizes.top } else { 0 })?,
@@ -141,6 +143,11 @@ impl Decoding {
             // Launches leave it as they find it.
             arrivals: Buffer::zeroed(gpu, arrivals)?,
         })
+    }
+
+    /// Always takes this kernel, one of those that serve the device.
+    pub(crate) fn pinned(self, pin: Pin) -> Self {
+        Decoding { pin: Some(pin), ..self }
     }
 
     /// Makes lists and schedules; `None` for a step that is not all short rows.
@@ -183,7 +190,7 @@ impl Decoding {
             }
         };
         let load = Load::new(positions.len() as u32, self.sizes.heads as u32, [window, extra])?;
-        let plan = choose(&self.table, &self.target, &load, None)?.plan;
+        let plan = choose(&self.table, &self.target, &load, self.pin.as_ref())?.plan;
         let named = |kernel: &&DecodeKernel| kernel.variant.name == plan.kernel;
         let kernel = self.kernels.iter().find(named).expect("every kernel that serves the device is loaded");
         let parts = plan.deal.parts() as usize;

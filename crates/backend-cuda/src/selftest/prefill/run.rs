@@ -5,6 +5,7 @@ use super::decoding::{DecodeStep, attend};
 use super::device_step::Piece;
 use super::index::{IndexCase, IndexKernels};
 use crate::backend::RankError;
+use crate::decode::Variant;
 use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore, Mark};
 use fastrand::Rng;
 use overshot_backend::IndexKeyFormat;
@@ -150,16 +151,20 @@ impl Run<'_> {
     /// A layer's launches, without those that are made once a step.
     fn decode(&mut self, case: &AttentionCase, random: &mut Rng) -> Result<(), PrefillError> {
         let mut inputs = case.inputs(&self.gpu, random)?;
-        let step = DecodeStep::load(&self.gpu, case.heads, TOP)?;
-        let off = step.off(&mut inputs, DECODED)?;
-        let decode = step.begin(&inputs)?;
-        // Queries are used up by the first launch: what the others read is no query, and as good for a clock.
-        let us_p50 = self.time(off.passed(), || attend(&decode, &inputs))?;
-        let tflops = us_p50.map(|us| inputs.flop() / us / 1e6);
-        let (of, Piece { start, .. }) = (format!("{:?}", case.seen), case.rows[0]);
-        let (kernel, heads, tokens) = ("decode_step", case.heads, case.rows.len());
-        let (passed, worst) = (off.passed(), off.overall / 2e-3);
-        self.write(&Line { kernel, of, heads, start, tokens, passed, worst, us_p50, tflops })
+        let shipped = Variant::shipped(self.gpu.facts()?.sm);
+        for variant in shipped.iter().map(Some).chain([None]) {
+            let step = DecodeStep::load(&self.gpu, case.heads, TOP, variant)?;
+            let off = step.off(&mut inputs, DECODED)?;
+            let decode = step.begin(&inputs)?;
+            // Queries are used up by the first launch: what the others read is no query, and as good for a clock.
+            let us_p50 = self.time(off.passed(), || attend(&decode, &inputs))?;
+            let tflops = us_p50.map(|us| inputs.flop() / us / 1e6);
+            let (of, Piece { start, .. }) = (format!("{:?}", case.seen), case.rows[0]);
+            let kernel = &format!("decode_step {}", variant.map_or("as chosen", |variant| &variant.name));
+            let (heads, tokens, passed, worst) = (case.heads, case.rows.len(), off.passed(), off.share());
+            self.write(&Line { kernel, of, heads, start, tokens, passed, worst, us_p50, tflops })?;
+        }
+        Ok(())
     }
 
     fn index(&mut self, case: &IndexCase, random: &mut Rng) -> Result<(), PrefillError> {

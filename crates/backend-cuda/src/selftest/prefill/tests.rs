@@ -4,6 +4,7 @@ use super::attention::load_tiles;
 use super::decoding::DecodeStep;
 use super::index::{IndexKernels, best};
 use super::*;
+use crate::decode::Variant;
 use crate::emulator::{EmulatedGpu, Order};
 use crate::gpu::Gpu;
 use fastrand::Rng;
@@ -97,10 +98,13 @@ fn a_latent_that_is_no_number_spoils_its_own_token_alone() {
 
 fn assert_decodes(gpu: &Arc<dyn Gpu>, case: &AttentionCase, random: &mut Rng) {
     let top = if let Seen::Selected(top) = case.seen { top } else { 1 };
-    let step = DecodeStep::load(gpu, case.heads, top).unwrap();
-    let off = step.off(&mut case.inputs(gpu, random).unwrap(), 1).unwrap();
-    println!("{off:?}: {case:?}");
-    assert!(off.passed(), "{off:?}: {case:?}");
+    let mut inputs = case.inputs(gpu, random).unwrap();
+    for kernel in Variant::shipped(gpu.facts().unwrap().sm) {
+        let step = DecodeStep::load(gpu, case.heads, top, Some(&kernel)).unwrap();
+        let off = step.off(&mut inputs, 1).unwrap();
+        println!("{}, {off:?}: {case:?}", kernel.name);
+        assert!(off.passed(), "{}, {off:?}: {case:?}", kernel.name);
+    }
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn the_order_of_threads_does_not_show_when_decoding() {
     let mut answers = Vec::new();
     for order in [Order::Ascending, Order::Descending, Order::Random(seed)] {
         let Some(gpu) = open(order) else { return };
-        let step = DecodeStep::load(&gpu, 17, 40).unwrap();
+        let step = DecodeStep::load(&gpu, 17, 40, None).unwrap();
         let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
         // Twice: a launch leaves nothing behind for the next.
         for _ in 0..2 {
@@ -148,7 +152,7 @@ fn the_order_of_threads_does_not_show_when_decoding() {
 fn what_is_no_number_spoils_its_own_answers_alone_when_decoding() {
     let seed = overshot_testing::seed();
     let Some(gpu) = open(Order::Ascending) else { return };
-    let step = DecodeStep::load(&gpu, 5, 1).unwrap();
+    let step = DecodeStep::load(&gpu, 5, 1, None).unwrap();
     let clean = case(&[(10, 2), (300, 3)], 5, Seen::Nothing);
     let run = |case: &AttentionCase, spoilt: Option<usize>| {
         let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
