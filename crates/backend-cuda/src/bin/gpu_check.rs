@@ -1,5 +1,5 @@
 //! `gpu-check run`: every decode kernel against float64, then timed; `gpu-check prefill`: attention and indexer of many
-//! tokens likewise. `gpu-check build FOLDER ARCHITECTURE...`: cubins
+//! tokens likewise; `gpu-check matmul`: products and experts against float64. `gpu-check build FOLDER ARCHITECTURE...`: cubins
 //! for a machine that has a GPU but no compiler; `gpu-check archive FILE`: the kernels of a release, for the build to put into
 //! the binary. Both need NVRTC, no GPU. `gpu-check load MODEL DEVICE..`: how fast weights come to GPUs, beside a plain read.
 
@@ -7,25 +7,27 @@ use overshot_backend_cuda::archive;
 use overshot_backend_cuda::cubins::{Cubins, Source};
 use overshot_backend_cuda::cuda::Compiler;
 use overshot_backend_cuda::devices;
-use overshot_backend_cuda::selftest::{self, Options, prefill};
+use overshot_backend_cuda::selftest::{self, Options, matmul, prefill};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE... [--only NAME]...
-       gpu-check archive FILE
+       gpu-check archive FILE [ARCHITECTURE]...
        gpu-check load MODEL [DEVICE]...
        gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...
                      [--decode-kernel NAME[:PARTS]] [--case NAME]... [--suite main|steps|few|large|long|uneven]... [--prices ROW,PART]
-       gpu-check prefill [--seed N] [--rounds N]";
+       gpu-check prefill [--seed N] [--rounds N]
+       gpu-check matmul [SEED]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.split_first() {
         Some((command, rest)) if command == "build" => build(rest),
-        Some((command, [file])) if command == "archive" => write_archive(file),
+        Some((command, [file, only @ ..])) if command == "archive" => write_archive(file, only),
         Some((command, [model, devices @ ..])) if command == "load" => load(model, devices),
         Some((command, rest)) if command == "run" => run(rest),
         Some((command, rest)) if command == "prefill" => check_prefill(rest),
+        Some((command, rest)) if command == "matmul" && rest.len() <= 1 => check_matmul(rest.first()),
         _ => Err(USAGE.into()),
     };
     match outcome {
@@ -69,11 +71,13 @@ fn build(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-fn write_archive(file: &str) -> Outcome {
+/// Of all architectures, or of some.
+fn write_archive(file: &str, only: &[String]) -> Outcome {
     let compiler = Compiler::open()?;
     let cubins = Cubins { compiler, folder: Some(std::env::temp_dir().join("overshot-cubins")) };
     let mut kernels = Vec::new();
-    for architecture in archive::ARCHITECTURES {
+    let wanted = |architecture: &&str| only.is_empty() || only.iter().any(|only| only == architecture);
+    for architecture in archive::ARCHITECTURES.into_iter().filter(wanted) {
         for source in archive::shipped_sources(architecture) {
             let cubin = cubins.get(&source, architecture)?;
             println!("{} {architecture}: {} bytes", source.name, cubin.len());
@@ -131,6 +135,12 @@ fn check_prefill(arguments: &[String]) -> Outcome {
     }
     eprintln!("seed {}", options.seed);
     Ok(prefill::run(&options, &mut std::io::stdout())?)
+}
+
+fn check_matmul(seed: Option<&String>) -> Outcome {
+    let seed = seed.map_or_else(|| Ok(fastrand::u64(..)), |seed| seed.parse())?;
+    eprintln!("seed {seed}");
+    Ok(matmul::run(seed, &mut std::io::stdout())?)
 }
 
 fn prices(value: &str) -> Result<[i32; 2], Box<dyn std::error::Error>> {

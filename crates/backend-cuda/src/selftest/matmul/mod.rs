@@ -6,12 +6,14 @@
 
 mod dense;
 mod experts;
+mod run;
 mod stored;
 #[cfg(test)]
 mod tests;
 
 pub use dense::DenseCase;
 pub use experts::{Choices, ExpertsCase};
+pub use run::{MatmulCheckError, run};
 pub use stored::{Codes, Stored};
 
 /// What a check found.
