@@ -1,17 +1,17 @@
-//! The whole model on the emulator, and on a card where there is one, against the CPU backend, in every kind of numerics mode, and to the bit in other
-//! orders of threads and parts; and that the kernels which should be taken are. What every backend must pass is in
+//! The whole model on the emulator, and on a card where there is one, against the CPU backend, in every kind of numerics mode,
+//! and to the bit in other orders of threads and parts; and that the kernels which should be taken are. What every backend must pass is in
 //! `conformance.rs`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{Device, InAnyCompany, TOKENS_MAX};
-use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics};
+use overshot_backend::{Activations, IndexKeyFormat, KvFormat, Numerics, Wanted};
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
-use overshot_backend_cuda::backend::Company;
+use overshot_backend_cuda::backend::{Company, CudaBackend};
 use overshot_backend_cuda::emulator::{EmulatedGpu, Launches, Order};
 use overshot_backend_cuda::gpu::Gpu;
-use overshot_conformance::{Bench, Extent, Setup, Subject, bits, drawn_plainly, open};
+use overshot_conformance::{Bench, Extent, Prompt, Setup, Subject, argmax, bits, drawn_plainly, open};
 use overshot_model::Model;
 use std::sync::Arc;
 
@@ -115,6 +115,86 @@ fn neither_chunks_nor_parts_nor_the_order_of_threads_change_a_bit() {
             assert!(run(order, tokens_max, chunks) == whole, "{label}");
         }
     }
+}
+
+/// Prompts of every length, in batches of many sizes, each in two chunks: 99.9 % of logits are as near as the roundings allow, and
+/// a token is another one only where the two likeliest are nearer than that.
+#[test]
+fn prompts_of_every_length_are_near_the_cpus_in_any_batch() {
+    const NEAR: f32 = 0.05;
+    let with_keys = |index_keys| Numerics { index_keys, ..Numerics::default() };
+    let mut all = vec![Numerics::EXACT, Numerics::default(), with_keys(IndexKeyFormat::Fp4), ROUNDED];
+    for device in Device::all(Extent::Part) {
+        let (folder, longest, batches) = match device.extent() {
+            Extent::Whole => ("models/dsv4-mini", 300, &[1, 2, 3, 5, 33, 256][..]),
+            Extent::Part => (FP8FP4, 10, &[1, 3, 6][..]),
+        };
+        all.truncate(device.extent().choose(all.len(), 1));
+        let model = open(folder);
+        let prompts = Prompt::all();
+        let long = prompts.iter().find(|prompt| prompt.prompt.len() >= 300).unwrap();
+        let text: Vec<u32> = match device.extent() {
+            Extent::Whole => long.prompt[..longest].to_vec(),
+            Extent::Part => random_tokens(&model, longest),
+        };
+        for &numerics in &all {
+            let cpu =
+                Bench::start(&Cpu, &model, Setup::new(numerics, 1, longest)).feed_new(&text, &[usize::MAX]);
+            let mut bench =
+                Bench::start(&device, &model, Setup::new(numerics, longest, longest * (longest + 1) / 2));
+            let mut lengths: Vec<usize> = (1..=longest).collect();
+            let mut random = overshot_testing::rng();
+            random.shuffle(&mut lengths);
+            let (mut differences, mut others) = (Vec::new(), Vec::new());
+            let mut rest = lengths.as_slice();
+            for &batch in batches {
+                let (now, later) = rest.split_at(batch);
+                rest = later;
+                let logits = last_logits(&mut bench, &text, now, &mut random);
+                for (length, ours) in now.iter().zip(logits) {
+                    let theirs = &cpu[(length - 1) * model.spec.vocab_size..][..model.spec.vocab_size];
+                    differences.extend(ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()));
+                    let (token, expected) = (argmax(&ours) as usize, argmax(theirs) as usize);
+                    if token != expected {
+                        others.push((*length, theirs[expected] - theirs[token]));
+                    }
+                }
+            }
+            assert!(rest.is_empty(), "batches do not hold every length");
+            differences.sort_by(f32::total_cmp);
+            let near = differences[differences.len() * 999 / 1000];
+            println!(
+                "{folder}, {numerics:?}: 99.9 % within {near}, other tokens (length, margin): {others:?}"
+            );
+            assert!(near <= NEAR, "{folder}, {numerics:?}: {near}");
+            assert!(
+                others.iter().all(|(_, margin)| *margin < 2.0 * NEAR),
+                "{folder}, {numerics:?}: {others:?}"
+            );
+        }
+    }
+}
+
+/// The logits behind the first tokens of `text`, as many as each length says, all of them in one batch of two chunks.
+fn last_logits(
+    bench: &mut Bench<CudaBackend>,
+    text: &[u32],
+    lengths: &[usize],
+    random: &mut fastrand::Rng,
+) -> Vec<Vec<f32>> {
+    let cut: Vec<_> = lengths
+        .iter()
+        .map(|&length| (bench.kv.create().unwrap(), text[..length].split_at(random.usize(0..length))))
+        .collect();
+    let begun: Vec<_> = cut.iter().filter(|(_, (first, _))| !first.is_empty()).collect();
+    let first: Vec<_> = begun.iter().map(|(set, (first, _))| (*set, *first)).collect();
+    if !first.is_empty() {
+        bench.step(&first, Wanted::Nothing);
+    }
+    let second: Vec<_> = cut.iter().map(|(set, (_, second))| (*set, *second)).collect();
+    let logits = bench.step(&second, Wanted::LastLogits);
+    cut.iter().for_each(|(set, _)| drop(bench.kv.free(*set).unwrap()));
+    logits
 }
 
 /// Feeds tokens in chunks to so many ranks, then asks each what it launched.

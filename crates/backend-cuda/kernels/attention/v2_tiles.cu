@@ -40,6 +40,8 @@ static_assert(SHARED_BYTES == EXPECTED_SHARED_BYTES, "src/backend/kernels.rs cou
 #endif
 
 constexpr float LOG2_E = 1.44269504f, NOTHING = -1e30f;
+// What the largest weight is, instead of 1: the terms of weights 2^-24 times as large then keep all their bits in f16.
+constexpr float WEIGHT_MAX = 32768.f;
 
 // A number as two f16 terms, and pairs of them.
 struct Terms {
@@ -290,7 +292,7 @@ __device__ __forceinline__ void soften(Row& row, u32 base, int base_key, int low
     row.most = largest;
     float weights[2] = {};
     #pragma unroll
-    for (int i = 0; i < KEYS_A_LANE; i++) weights[i] = seen[i] ? exp2_approx(s[i] - largest) : 0.f;
+    for (int i = 0; i < KEYS_A_LANE; i++) weights[i] = seen[i] ? exp2_approx(s[i] - largest) * WEIGHT_MAX : 0.f;
     // A lane's sum is over every eighth pair of keys, one lane having the pair or both: the same bits.
     const float pair = KEYS_A_LANE == 2 ? weights[0] + weights[1] : weights[0] + __shfl_xor_sync(~0u, weights[0], 1);
     row.sum = fmaf(row.sum, growth, pair);
@@ -375,14 +377,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3 - M_TILES) attention(con
     Queries queries;
     load_queries(queries, a, base, warp, lane);
 
-    // The sink weighs 1 to begin with; one of minus infinity weighs nothing. Rows without a head see nothing.
+    // The sink weighs most to begin with; one of minus infinity weighs nothing. Rows without a head see nothing.
     const Query own_query = query_of(a, own_tile);
     const bool is_head = own % 16 < own_query.heads;
     const float sink = is_head ? a.sink[own_query.first_head + own % 16] * LOG2_E : 0.f;
     const bool has_sink = sink != __uint_as_float(0xff800000u);
     const int position = a.step.positions[own_query.token];
     Row row = {is_head ? position : -1, is_head ? entries_of(a, own_query.token) : 0, has_sink ? sink : NOTHING, 0.f};
-    if (has_sink && threadIdx.x % LANES_A_ROW * KEYS_A_LANE < 2) row.sum = 1.f;   // in the first pair's place
+    if (has_sink && threadIdx.x % LANES_A_ROW * KEYS_A_LANE < 2) row.sum = WEIGHT_MAX;   // in the first pair's place
 
     const int first = query_of(a, 0).token, last = query_of(a, M_TILES - 1).token;
     const bool shares = M_TILES == 1 || first == last || (a.step.row_of[first] == a.step.row_of[last] && a.kind != ENTRIES_SELECTED);

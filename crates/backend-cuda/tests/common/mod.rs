@@ -25,20 +25,19 @@ pub enum Device {
 impl Device {
     /// What there is not is said loudly. Where a card is required, it is all that is tested.
     pub fn all(of_emulator: Extent) -> Vec<Device> {
-        let card = devices::open(&[0]);
-        if std::env::var_os(CARD_VARIABLE).is_some() {
-            card.unwrap();
-            return vec![Device::Card];
-        }
         let mut all: Vec<Device> = Device::emulator(of_emulator).into_iter().collect();
-        match card {
+        match devices::open(&[0]) {
             Ok(_) => all.push(Device::Card),
+            Err(error) if card_is_required() => panic!("{error}"),
             Err(error) => eprintln!("SKIPPED: nothing was run on a card ({error})"),
         }
         all
     }
 
     pub fn emulator(extent: Extent) -> Option<Device> {
+        if card_is_required() {
+            return None;
+        }
         match EmulatedGpu::new(Order::Ascending) {
             Ok(_) => Some(Device::Emulator(extent)),
             Err(error) => {
@@ -47,6 +46,10 @@ impl Device {
             }
         }
     }
+}
+
+fn card_is_required() -> bool {
+    std::env::var_os(CARD_VARIABLE).is_some()
 }
 
 /// An emulated device of this order for each rank.
