@@ -32,6 +32,8 @@ pub struct AttentionCase {
     pub rows: Vec<Piece>,
     pub heads: usize,
     pub seen: Seen,
+    /// How far sinks lie from 0; the scores of keys mostly lie within 8.
+    pub sink_size: f32,
     /// Of the heads, so many have no sink.
     pub sinks_off: usize,
     /// The latent of the step's last token is no number.
@@ -152,7 +154,7 @@ impl AttentionCase {
         let counts: Vec<i32> = selected.iter().map(|list| list.len() as i32).collect();
         let q: Vec<f32> =
             (0..step.tokens.len() * self.heads * HEAD_DIM).map(|_| normal(random) * 3.0).collect();
-        let mut sink: Vec<f32> = (0..self.heads).map(|_| normal(random) * 4.0).collect();
+        let mut sink: Vec<f32> = (0..self.heads).map(|_| normal(random) * self.sink_size).collect();
         sink.iter_mut().take(self.sinks_off).for_each(|sink| *sink = f32::NEG_INFINITY);
 
         let (on_device, sinks) = (Buffer::of(gpu, &q)?, Buffer::of(gpu, &sink)?);
@@ -329,19 +331,21 @@ impl AttentionInputs {
         let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
         let sum: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
         let (mut exact, mut magnitude) = (vec![0.0; HEAD_DIM], vec![0.0; HEAD_DIM]);
+        let mut all = vec![0.0; HEAD_DIM];
         for (weight, key) in weights.iter().zip(&keys) {
             for (dim, k) in key.iter().enumerate() {
                 exact[dim] += weight / sum * f64::from(*k);
                 magnitude[dim] += weight / sum * f64::from(*k).abs();
+                all[dim] += f64::from(*k).abs() / sum;
             }
         }
         rotate(&mut exact, -1.0);
         let off = 2.0 * scores_off + unit * (keys.len() as f64 / 4.0 + 16.0);
+        // What a weight loses where it is 2^-39 of the largest: it is a number of a fixed size there.
+        let lost = f64::powi(2.0, -39);
         // A pair's numbers mix.
-        let allowed = (0..HEAD_DIM).map(|dim| {
-            let both = if dim < ROTARY { magnitude[dim] } else { magnitude[dim & !1] + magnitude[dim | 1] };
-            off * both
-        });
+        let both = |x: &[f64], dim: usize| if dim < ROTARY { x[dim] } else { x[dim & !1] + x[dim | 1] };
+        let allowed = (0..HEAD_DIM).map(|dim| off * both(&magnitude, dim) + lost * both(&all, dim));
         (exact, allowed.collect())
     }
 }

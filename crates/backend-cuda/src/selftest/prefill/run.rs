@@ -67,7 +67,7 @@ fn attention_cases() -> Vec<AttentionCase> {
         for seen in [Seen::Nothing, Seen::All, Seen::Selected(TOP)] {
             cases.extend(STARTS.map(|start| {
                 let rows = vec![Piece { start, tokens: TOKENS }];
-                AttentionCase { rows, heads, seen, sinks_off: 0, last_is_odd: false }
+                AttentionCase { rows, heads, seen, sink_size: 4.0, sinks_off: 0, last_is_odd: false }
             }));
         }
     }

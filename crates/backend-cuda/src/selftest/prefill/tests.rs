@@ -25,7 +25,7 @@ fn open(order: Order) -> Option<Arc<dyn Gpu>> {
 
 fn case(rows: &[(usize, usize)], heads: usize, seen: Seen) -> AttentionCase {
     let rows = rows.iter().map(|&(start, tokens)| Piece { start, tokens }).collect();
-    AttentionCase { rows, heads, seen, sinks_off: 0, last_is_odd: false }
+    AttentionCase { rows, heads, seen, sink_size: 4.0, sinks_off: 0, last_is_odd: false }
 }
 
 /// Both numbers of tiles, which must give the same bits.
@@ -56,6 +56,8 @@ fn every_kind_of_layer_is_right_at_its_edges() {
         // Fewer visible than chosen, none at all, more.
         case(&[(0, 5), (90, 3)], 16, Seen::Selected(12)),
         case(&[(200, 2)], 33, Seen::Selected(40)),
+        // Sinks beside which the keys weigh next to nothing.
+        AttentionCase { sink_size: 7.0, ..case(&[(0, 4)], 32, Seen::Nothing) },
         AttentionCase { sinks_off: 2, ..case(&[(40, 2)], 3, Seen::Selected(8)) },
     ] {
         assert_right(&gpu, &case, &mut random);
