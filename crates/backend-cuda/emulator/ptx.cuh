@@ -2,6 +2,7 @@
 // need not know. Shared addresses are offsets into this library's thread-local storage.
 #pragma once
 #include "types.cuh"
+#include <sched.h>
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
@@ -254,3 +255,14 @@ inline void store_shared_u32(u32 address, u32 v) { emulator::store_shared(addres
 inline void store_shared_float(u32 address, float v) { emulator::store_shared(address, v); }
 inline void store_shared_u16(u32 address, u16 v) { emulator::store_shared(address, v); }
 inline void store_shared_u8(u32 address, u32 v) { emulator::store_shared(address, (u8)v); }
+
+inline u32 load_acquire_system(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+inline void store_release_system(u32* at, u32 v) { __atomic_store_n(at, v, __ATOMIC_RELEASE); }
+inline float4 load_past_l1(const float4* at) { return *at; }
+inline float load_past_l1(const float* at) { return *at; }
+// The peer runs on another thread of this host: waiting for it is no sign of being stuck.
+inline void pause_for_a_peer() {
+    emulator::progress();
+    sched_yield();
+    emulator::poll("a peer");
+}

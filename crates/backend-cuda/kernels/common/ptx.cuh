@@ -201,3 +201,26 @@ __device__ __forceinline__ void store_shared_u16(u32 address, u16 v) {
 __device__ __forceinline__ void store_shared_u8(u32 address, u32 v) {
     asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
+
+// Words that ranks on several devices share.
+__device__ __forceinline__ u32 load_acquire_system(const u32* at) {
+    u32 v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_release_system(u32* at, u32 v) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+}
+// What another device may just have written: this one's first-level cache knows nothing of it.
+__device__ __forceinline__ float4 load_past_l1(const float4* at) {
+    float4 v;
+    asm volatile("ld.volatile.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ float load_past_l1(const float* at) {
+    float v;
+    asm volatile("ld.volatile.global.f32 %0, [%1];" : "=f"(v) : "l"(at) : "memory");
+    return v;
+}
+// In a loop that waits for one.
+__device__ __forceinline__ void pause_for_a_peer() { asm volatile("nanosleep.u32 20;" ::: "memory"); }

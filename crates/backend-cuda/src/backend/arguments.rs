@@ -305,3 +305,21 @@ pub struct CopyPage {
     pub from: i32,
     pub to: i32,
 }
+
+/// Most ranks of a group whose devices meet without the host.
+pub const REDUCE_RANKS_MAX: usize = 4;
+
+/// `kernels/reduce/v1_one_shot.cu`
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Reduce {
+    pub x: DeviceAddress,
+    pub outboxes: [DeviceAddress; REDUCE_RANKS_MAX],
+    pub words: [DeviceAddress; REDUCE_RANKS_MAX],
+    pub abandoned: DeviceAddress,
+    pub slot: i64,
+    pub len: i32,
+    pub rank: i32,
+    pub ranks: i32,
+    pub unused: i32,
+}

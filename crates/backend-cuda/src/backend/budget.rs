@@ -5,6 +5,7 @@
 use super::inputs::DrawsOn;
 use super::memory::RankMemory;
 use super::pools::DevicePools;
+use super::sums::Outbox;
 use super::weights::DeviceWeights;
 use super::{Company, CudaOptions};
 use crate::gpu::{Gpu, GpuError, GpuFacts, Tally};
@@ -157,6 +158,9 @@ impl<'a> Planner<'a> {
         let request_bytes = pools(PoolCapacity::shared_by(capacity.pages(Pool::Window), 0))?;
         let options = CudaOptions { numerics, capacity, tokens_max, company };
         let all_bytes = bytes_of(rank.gpu, |gpu| {
+            if self.ranks.len() > 1 {
+                Outbox::new(gpu, self.ranks.len())?;
+            }
             RankMemory::take(gpu, self.model, options, &rank.shard, draws_on).map(|_| ())
         })?;
         Ok(Budget {

@@ -43,6 +43,7 @@ pub fn sources() -> Vec<Source> {
         attention_tiles_source(2),
         around_decode_source(),
         sample_source(),
+        reduce_source(),
         index_tiles_source(1),
         index_tiles_source(2),
         index_tiles_source(4),
@@ -83,6 +84,10 @@ fn around_decode_source() -> Source {
 
 fn sample_source() -> Source {
     source("sample_v1", file!("sample/v1_naive.cu"))
+}
+
+pub(super) fn reduce_source() -> Source {
+    source("reduce_v1", file!("reduce/v1_one_shot.cu"))
 }
 
 pub(crate) fn index_select_source() -> Source {
@@ -241,6 +246,7 @@ pub struct Kernels {
 pub const THREADS: usize = 128;
 pub(crate) const SELECT_THREADS: u32 = 256;
 const SAMPLE_THREADS: u32 = 256;
+pub(super) const REDUCE_THREADS: u32 = 512;
 pub const SCORE_KEYS: usize = 32;
 
 /// Blocks that have a thread for each of so many.

@@ -5,8 +5,8 @@
 //! attention of their own (`decoding.rs`).
 //!
 //! With [`Company::Invariant`] a row's results depend on the row alone, to the bit: every sum runs in an order that neither the
-//! batch nor the chunking changes. One device draws its tokens itself; several
-//! meet on the host, for sums and for draws. Not here yet: graphs, meetings without the host.
+//! batch nor the chunking changes. One device draws its tokens itself; several meet on the host to draw, and for
+//! sums where they do not reach each other's memory (`sums.rs`). Not here yet: graphs.
 
 pub(crate) mod arguments;
 mod budget;
@@ -22,6 +22,7 @@ mod products;
 mod rank;
 mod sampling;
 mod step;
+mod sums;
 mod weights;
 mod workspace;
 
@@ -41,6 +42,7 @@ use overshot_kv::PoolCapacity;
 use overshot_model::{Model, Spec};
 use rank::CudaRank;
 use std::sync::Arc;
+use sums::Sums;
 use weights::DeviceWeights;
 
 /// How a [`CudaBackend`] runs.
@@ -102,8 +104,9 @@ impl CudaBackend {
         let members = Member::group(tp).into_iter().map(|member| Some(member).filter(|_| tp > 1));
         let shards: Vec<Shard> = (0..tp).map(|rank| Shard::of(spec, rank, tp)).collect();
         let progress = Progress::of(model, &shards);
-        let ranks = members.zip(gpus).zip(shards).map(|((member, gpu), shard)| {
-            CudaRank::new(gpu, model.clone(), options, shard, member, loading, &progress)
+        let sums = Sums::between(&gpus)?;
+        let ranks = members.zip(sums).zip(gpus).zip(shards).map(|(((member, sums), gpu), shard)| {
+            CudaRank::new(gpu, model.clone(), options, shard, member, sums, loading, &progress)
         });
         let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
         let info = RanksInfo { name, spec: spec.clone(), capacity: options.capacity };

@@ -11,6 +11,7 @@ use super::pools::DevicePools;
 use super::products::Products;
 use super::sampling::{DeviceSampler, Request};
 use super::step::{Place, Step};
+use super::sums::Sums;
 use super::weights::DeviceWeights;
 use super::workspace::Workspace;
 use crate::decode::LaunchError;
@@ -38,6 +39,8 @@ pub enum RankError {
 }
 
 pub struct CudaRank {
+    /// Goes first: its kernels may wait for peers, which may wait for ours.
+    sums: Sums,
     model: Arc<Model>,
     options: CudaOptions,
     shard: Shard,
@@ -69,6 +72,7 @@ impl CudaRank {
         mut options: CudaOptions,
         shard: Shard,
         member: Option<Member>,
+        sums: Sums,
         loading: Loading,
         progress: &Progress,
     ) -> Result<Self, GpuError> {
@@ -80,6 +84,7 @@ impl CudaRank {
         let RankMemory { pools, inputs, products, experts, decoding, space, device_sampler, draw_logits } =
             memory;
         Ok(CudaRank {
+            sums,
             places: places(spec),
             kernels,
             weights: DeviceWeights::load(&gpu, &model.weights, &shard, loading, progress)?,
@@ -174,6 +179,7 @@ impl Rank for CudaRank {
                 numerics: self.options.numerics,
                 shard: &self.shard,
                 member: self.member.as_ref(),
+                sums: &self.sums,
                 kernels: &self.kernels,
                 products: &self.products,
                 experts: &self.experts,

@@ -1,5 +1,5 @@
 //! One part of a plan as launches, in order: embed, layers, head. Reads like `forward.rs` of the CPU backend; nothing is
-//! allocated, and nothing here waits for the device but the copies of several ranks' sums and of logits.
+//! allocated, and nothing here waits for the device but copies of logits, and of sums where devices cannot reach each other.
 
 use super::arguments as args;
 use super::decoding::Decode;
@@ -9,6 +9,7 @@ use super::kernels::{Kernels, SCORE_KEYS};
 use super::pools::{DevicePools, RingOf};
 use super::products::{Factor, Input, Products, Rounding};
 use super::rank::RankError;
+use super::sums::Sums;
 use super::weights::{DeviceCompressor, DeviceIndexer, DeviceLayer, DeviceWeights, Site};
 use super::workspace::{LOGIT_ROWS, Workspace};
 use crate::gpu::{Buffer, DeviceAddress, Grid};
@@ -24,6 +25,7 @@ pub struct Step<'a> {
     pub numerics: Numerics,
     pub shard: &'a Shard,
     pub member: Option<&'a Member>,
+    pub sums: &'a Sums,
     pub kernels: &'a Kernels,
     pub products: &'a Products,
     pub experts: &'a Experts,
@@ -90,7 +92,7 @@ impl Step<'_> {
         };
         self.kernels.embed.launch(each(self.tokens()), &embed)?;
         let len = self.tokens() * self.spec.hidden_size;
-        all_reduce(self.member, &mut self.space.embedded, len)
+        self.sums.all_reduce(self.member, &mut self.space.embedded, len)
     }
 
     /// Mixes the last layer's output into the streams (`before`: what is added to `y`, if anything), and enters the next
@@ -266,7 +268,7 @@ impl Step<'_> {
                 Some(tiles) => tiles.scores(&index)?,
                 None => self.kernels.index_scores.launch(Grid(keys, count as u32, 1), &index)?,
             }
-            all_reduce(self.member, &mut w.scores, count * visible)?;
+            self.sums.all_reduce(self.member, &mut w.scores, count * visible)?;
             self.kernels.index_select.launch(each(count), &index)?;
         }
         Ok(())
@@ -331,7 +333,7 @@ impl Step<'_> {
         self.dense(Input { at: w.heads_out.address(), cols: heads, rounding: Rounding::Never }, &factors)?;
         self.dense(rounded(&w.z, groups * rank), &[Factor::new(layer.wo_b, w.y.address())])?;
         let len = tokens * self.spec.hidden_size;
-        all_reduce(self.member, &mut self.space.y, len)
+        self.sums.all_reduce(self.member, &mut self.space.y, len)
     }
 
     /// Leaves the routed experts' sum in `y`, the shared one's output in `y_shared`.
@@ -360,7 +362,7 @@ impl Step<'_> {
         };
         self.experts.run(self.kernels, self.products, layer, routed, tokens)?;
         let len = tokens * spec.hidden_size;
-        all_reduce(self.member, &mut self.space.y, len)
+        self.sums.all_reduce(self.member, &mut self.space.y, len)
     }
 
     fn head(&mut self, logits: &mut Vec<f32>) -> Result<(), RankError> {
@@ -412,12 +414,4 @@ impl Step<'_> {
 fn attention_m_tiles(kind: LayerKind, head_tiles: usize, tokens: usize, rows: usize) -> usize {
     let token_pairs_share = kind != LayerKind::Csa && tokens >= 2 * rows;
     if head_tiles.is_multiple_of(2) || token_pairs_share { 2 } else { 1 }
-}
-
-/// The sum of all ranks' first `len` numbers, by way of the host.
-fn all_reduce(member: Option<&Member>, x: &mut Buffer<f32>, len: usize) -> Result<(), RankError> {
-    let Some(member) = member else { return Ok(()) };
-    let mut sum = vec![0.0; len];
-    member.all_reduce(x.copy_out_range(0..len)?, &mut sum)?;
-    Ok(x.copy_in(&sum)?)
 }

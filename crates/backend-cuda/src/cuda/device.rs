@@ -82,6 +82,28 @@ impl Device {
         Ok(attribute(self.device, Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)? != 0)
     }
 
+    /// Lets kernels of this device use the other's memory. False for a machine that cannot, and for one device: kernels of two
+    /// queues that wait for each other would wait for what else the driver does in between.
+    pub fn reach(&self, other: Device) -> Result<bool, CudaError> {
+        if self.device == other.device {
+            return Ok(false);
+        }
+        let mut possible = 0;
+        // SAFETY: `possible` is a live local.
+        check("cuDeviceCanAccessPeer", unsafe {
+            sys::cuDeviceCanAccessPeer(&mut possible, self.device, other.device)
+        })?;
+        if possible == 0 {
+            return Ok(false);
+        }
+        self.make_current()?;
+        // SAFETY: contexts live until the process ends.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
+            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
+            result => check("cuCtxEnablePeerAccess", result).map(|()| true),
+        }
+    }
+
     pub fn memory_free_bytes(&self) -> Result<usize, CudaError> {
         self.make_current()?;
         let (mut free, mut total) = (0, 0);

@@ -15,6 +15,8 @@ pub struct PinnedMemory {
 
 // SAFETY: it owns its bytes, and the driver takes the address from any thread.
 unsafe impl Send for PinnedMemory {}
+// SAFETY: as above; they change through `&mut` alone, but for words that are atomic.
+unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
     pub fn new(device: Device, len: usize) -> Result<Self, CudaError> {

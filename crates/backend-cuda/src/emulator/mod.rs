@@ -8,11 +8,15 @@ mod memory;
 pub use library::Order;
 
 use crate::cubins::Source;
-use crate::gpu::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, KernelFacts, Mark, Shape, Staging};
+use crate::gpu::{
+    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, KernelFacts, Mark, Shape, SharedWord,
+    Staging,
+};
 use library::{Entry, Library};
 use memory::Memory;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -114,6 +118,18 @@ impl Gpu for EmulatedGpu {
         Ok(())
     }
 
+    fn identity(&self) -> Identity {
+        Identity::Emulated
+    }
+
+    fn reach(&self, other: Identity) -> Result<bool, GpuError> {
+        Ok(other == Identity::Emulated)
+    }
+
+    fn shared_word(&self) -> Result<Box<dyn SharedWord>, GpuError> {
+        Ok(Box::new(EmulatedWord(Box::default())))
+    }
+
     fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError> {
         Ok(Box::new(EmulatedStaging { bytes: vec![0; bytes], memory: self.memory.clone() }))
     }
@@ -143,6 +159,18 @@ impl Gpu for EmulatedGpu {
         let [begin, end] = *lock(&self.marks);
         let between = begin.zip(end).map(|(begin, end)| end.saturating_duration_since(begin));
         Ok(between.unwrap_or_default().as_secs_f64() * 1e6)
+    }
+}
+
+struct EmulatedWord(Box<AtomicU32>);
+
+impl SharedWord for EmulatedWord {
+    fn address(&self) -> DeviceAddress {
+        DeviceAddress(self.0.as_ptr() as u64)
+    }
+
+    fn raise(&self) {
+        self.0.store(1, Ordering::Release);
     }
 }
 

@@ -1,12 +1,15 @@
 //! A GPU behind the CUDA driver: one stream, kernels from [`Cubins`].
 #![allow(unsafe_code)]
 
-use super::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, Mark, Shape, Staging};
+use super::{
+    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, Mark, Shape, SharedWord, Staging,
+};
 use crate::archive;
 use crate::cubins::{Cubins, Source};
 use crate::cuda::{self, Compiler, CudaError, Device, DeviceFacts, Event, KernelFacts, PinnedMemory, Stream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where kernels come from.
 #[derive(Clone, Debug)]
@@ -123,6 +126,21 @@ impl Gpu for CudaGpu {
         Ok(unsafe { self.stream.fill(at.0, bytes, value) }?)
     }
 
+    fn identity(&self) -> Identity {
+        Identity::Cuda(self.device)
+    }
+
+    fn reach(&self, other: Identity) -> Result<bool, GpuError> {
+        match other {
+            Identity::Cuda(other) => Ok(self.device.reach(other)?),
+            Identity::Emulated | Identity::Counted => Ok(false),
+        }
+    }
+
+    fn shared_word(&self) -> Result<Box<dyn SharedWord>, GpuError> {
+        Ok(Box::new(PinnedMemory::new(self.device, size_of::<AtomicU32>())?))
+    }
+
     fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError> {
         let memory = PinnedMemory::new(self.device, bytes)?;
         Ok(Box::new(CudaStaging { memory, stream: Stream::new(self.device)? }))
@@ -153,6 +171,19 @@ impl Gpu for CudaGpu {
 
     fn microseconds(&self) -> Result<f64, GpuError> {
         Ok(self.event(Mark::End).microseconds_since(self.event(Mark::Begin))?)
+    }
+}
+
+/// All devices see pinned memory at the host's own address.
+impl SharedWord for PinnedMemory {
+    fn address(&self) -> DeviceAddress {
+        DeviceAddress(self.bytes().as_ptr() as u64)
+    }
+
+    fn raise(&self) {
+        // SAFETY: the driver aligns to pages, `shared_word` asked for a word's bytes, and nobody borrows them but through
+        // here.
+        unsafe { AtomicU32::from_ptr(self.bytes().as_ptr().cast_mut().cast()) }.store(1, Ordering::Release);
     }
 }
 

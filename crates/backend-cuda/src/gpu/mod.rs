@@ -13,7 +13,7 @@ pub use tally::Tally;
 use crate::cubins::Source;
 pub use crate::cuda::{Grid, KernelFacts};
 
-use crate::cuda::CudaError;
+use crate::cuda::{CudaError, Device};
 use overshot_gpu_model::Target;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -107,6 +107,16 @@ pub trait Gpu: Send + Sync {
     /// There are that many bytes at `at`.
     unsafe fn fill(&self, at: DeviceAddress, bytes: usize, value: u8) -> Result<(), GpuError>;
 
+    /// Who this is to other devices.
+    fn identity(&self) -> Identity;
+
+    /// Makes the memory of another device readable and writable by this one's kernels, from now on. False where the machine has
+    /// no way to.
+    fn reach(&self, other: Identity) -> Result<bool, GpuError>;
+
+    /// A word of host memory that every device's kernels can read, 0 to begin with.
+    fn shared_word(&self) -> Result<Box<dyn SharedWord>, GpuError>;
+
     /// A way to bring in large things beside the queue, through a host buffer of `bytes`.
     fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError>;
 
@@ -118,6 +128,24 @@ pub trait Gpu: Send + Sync {
 
     /// Microseconds between the last two marks; waits for both.
     fn microseconds(&self) -> Result<f64, GpuError>;
+}
+
+/// What tells devices of a machine apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    Cuda(Device),
+    /// The host's own memory.
+    Emulated,
+    /// A device that only counts.
+    Counted,
+}
+
+/// Kernels may read it until it is dropped.
+pub trait SharedWord: Send + Sync {
+    fn address(&self) -> DeviceAddress;
+
+    /// Makes it 1, for kernels that run already, too.
+    fn raise(&self);
 }
 
 /// A host buffer that a device reads by itself. What was uploaded is there once `bytes` has returned again, or the staging

@@ -2,7 +2,10 @@
 //! and the memory that is taken cannot disagree: both are made by the same functions.
 #![allow(unsafe_code)]
 
-use super::{DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Kernel, KernelFacts, Mark, Shape, Staging};
+use super::{
+    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, KernelFacts, Mark, Shape, SharedWord,
+    Staging,
+};
 use crate::cubins::Source;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,6 +59,18 @@ impl Gpu for Tally {
         Ok(())
     }
 
+    fn identity(&self) -> Identity {
+        Identity::Counted
+    }
+
+    fn reach(&self, _: Identity) -> Result<bool, GpuError> {
+        Ok(true)
+    }
+
+    fn shared_word(&self) -> Result<Box<dyn SharedWord>, GpuError> {
+        Ok(Box::new(Nothing))
+    }
+
     fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError> {
         Ok(Box::new(Nowhere(vec![0; bytes])))
     }
@@ -90,6 +105,14 @@ impl Staging for Nowhere {
 }
 
 struct Nothing;
+
+impl SharedWord for Nothing {
+    fn address(&self) -> DeviceAddress {
+        DeviceAddress::NULL
+    }
+
+    fn raise(&self) {}
+}
 
 impl Kernel for Nothing {
     fn facts(&self) -> Result<KernelFacts, GpuError> {

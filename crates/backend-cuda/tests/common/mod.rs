@@ -3,9 +3,9 @@
 #![allow(dead_code)]
 
 use overshot_backend_cuda::backend::{Company, CudaBackend, CudaOptions};
-use overshot_backend_cuda::devices;
 use overshot_backend_cuda::emulator::{EmulatedGpu, Order};
 use overshot_backend_cuda::gpu::Gpu;
+use overshot_backend_cuda::{cuda, devices};
 use overshot_conformance::{Extent, Setup, Subject};
 use overshot_model::Model;
 use std::sync::Arc;
@@ -81,8 +81,12 @@ impl Device {
         };
         let gpus = match self {
             Device::Emulator(_) => emulated(setup, order),
-            // All ranks on the first card, each with a queue of its own.
-            Device::Card => devices::open(&vec![0; setup.tp]).unwrap(),
+            // A card for each rank, as far as there are; several ranks on one have a queue each.
+            Device::Card => {
+                let cards = cuda::devices().unwrap().len();
+                let ordinals: Vec<usize> = (0..setup.tp).map(|rank| rank % cards).collect();
+                devices::open(&ordinals).unwrap()
+            }
         };
         start_on(gpus, model, setup, tokens_max, company)
     }
