@@ -149,6 +149,7 @@ __device__ __forceinline__ u32 f16x2_of_bf16x2(u32 v) { return f16x2_of(low_bf16
 
 // Leaves the tile in the warp's `keys` as f16.
 __device__ __forceinline__ void store(const Fetched& f, u32 keys, u32 scales, int warp, int lane) {
+    __syncwarp();                        // all lanes have read the tile before
     if (is_rotary(warp)) {
         #pragma unroll
         for (int i = 0; i < 8; i++) {

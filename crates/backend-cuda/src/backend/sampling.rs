@@ -79,7 +79,8 @@ impl DeviceSampler {
             vocab,
             rows_max,
             draws: Buffer::new(gpu, rows_max * size_of::<Draw>())?,
-            drawn: Buffer::new(gpu, rows_max * DRAWN_WORDS)?,
+            // A draw writes as many of its words as were asked for, and all are copied out.
+            drawn: Buffer::zeroed(gpu, rows_max * DRAWN_WORDS)?,
             adjusted: Buffer::new(gpu, rows_max * vocab)?,
             order: Buffer::new(gpu, rows_max * padded)?,
             lists: Buffer::new(gpu, longest.max(rows_max * LIST_WORDS_EACH))?,

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// Numbers that are summed in one launch.
 const SLOT: usize = 1 << 20;
-/// Few enough for every device to run all of them at once beside other work, enough to fill a link.
-const BLOCKS: usize = 32;
+/// Most blocks of a launch: enough to fill a link.
+const BLOCKS_MAX: usize = 32;
 
 /// What a rank's peers read, and where they tell it that they have delivered.
 pub struct Outbox {
@@ -24,7 +24,10 @@ pub struct Outbox {
 
 impl Outbox {
     pub fn new(gpu: &Arc<dyn Gpu>, ranks: usize) -> Result<Self, GpuError> {
-        Ok(Outbox { numbers: Buffer::new(gpu, 2 * SLOT)?, words: Buffer::zeroed(gpu, (ranks + 1) * BLOCKS)? })
+        Ok(Outbox {
+            numbers: Buffer::new(gpu, 2 * SLOT)?,
+            words: Buffer::zeroed(gpu, (ranks + 1) * BLOCKS_MAX)?,
+        })
     }
 }
 
@@ -32,6 +35,8 @@ impl Outbox {
 struct Group {
     outboxes: Vec<Outbox>,
     abandoned: Box<dyn SharedWord>,
+    /// The same of all ranks and launches; few enough for every device to run all of them at once beside other work.
+    blocks: u32,
 }
 
 /// A rank's place in a group of devices.
@@ -57,7 +62,11 @@ impl Sums {
         let outboxes = gpus.iter().map(|gpu| Outbox::new(gpu, ranks)).collect::<Result<Vec<_>, _>>()?;
         // Words are zero before a peer's kernel sets one.
         gpus.iter().try_for_each(|gpu| gpu.synchronize())?;
-        let group = Arc::new(Group { outboxes, abandoned: gpus[0].shared_word()? });
+        let mut blocks = BLOCKS_MAX as u32;
+        for gpu in gpus {
+            blocks = blocks.min(gpu.facts()?.multiprocessors / 4).max(1);
+        }
+        let group = Arc::new(Group { outboxes, abandoned: gpus[0].shared_word()?, blocks });
         let place = |(rank, gpu): (usize, &Arc<dyn Gpu>)| {
             let kernel = Launcher::load(&**gpu, &reduce_source(), "reduce", REDUCE_THREADS)?;
             Ok(Sums { place: Some(Place { rank, kernel, group: group.clone() }) })
@@ -98,7 +107,7 @@ fn all_reach_all(gpus: &[Arc<dyn Gpu>]) -> Result<bool, GpuError> {
 
 impl Place {
     fn reduce(&self, x: &Buffer<f32>, len: usize) -> Result<(), GpuError> {
-        let Group { outboxes, abandoned } = &*self.group;
+        let Group { outboxes, abandoned, blocks } = &*self.group;
         let mut reduce = args::Reduce {
             abandoned: abandoned.address(),
             slot: SLOT as i64,
@@ -113,7 +122,7 @@ impl Place {
         reduce.words = by_rank(|outbox| outbox.words.address());
         for first in (0..len).step_by(SLOT) {
             (reduce.x, reduce.len) = (x.at(first), SLOT.min(len - first) as i32);
-            self.kernel.launch(Grid(BLOCKS as u32, 1, 1), &reduce)?;
+            self.kernel.launch(Grid(*blocks, 1, 1), &reduce)?;
         }
         Ok(())
     }
