@@ -134,7 +134,7 @@ impl Drop for Place {
     }
 }
 
-#[cfg(all(test, feature = "emulator"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::emulator::{EmulatedGpu, Order};

@@ -78,8 +78,14 @@ fn attention_cases() -> Vec<AttentionCase> {
 fn decode_cases() -> Vec<AttentionCase> {
     const ROWS: usize = 64;
     let rows: Vec<Piece> = (0..ROWS).map(|row| Piece { start: 4 * TOP - 1 + 7 * row, tokens: 1 }).collect();
-    let case =
-        |heads, seen| AttentionCase { rows: rows.clone(), heads, seen, sinks_off: 0, last_is_odd: false };
+    let case = |heads, seen| AttentionCase {
+        rows: rows.clone(),
+        heads,
+        seen,
+        sink_size: 4.0,
+        sinks_off: 0,
+        last_is_odd: false,
+    };
     let kinds = [Seen::Nothing, Seen::All, Seen::Selected(TOP)];
     HEADS.into_iter().flat_map(|heads| kinds.map(|seen| case(heads, seen))).collect()
 }
