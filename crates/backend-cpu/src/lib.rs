@@ -27,8 +27,8 @@ pub use capture::Capture;
 pub use isa::Isa;
 
 use overshot_backend::{
-    Backend, BackendError, Member, Numerics, Ranks, RanksInfo, Shard, ShardError, StepMasks, StepPlan,
-    StepResult,
+    Backend, BackendError, Member, Numerics, Ranks, RanksInfo, Rehearsal, Shard, ShardError, StepMasks,
+    StepPlan, StepResult,
 };
 use overshot_kv::PoolCapacity;
 use overshot_model::{Model, Spec};
@@ -46,6 +46,7 @@ pub struct CpuOptions {
     /// Of all ranks together; each has one at least. `None`: one per core.
     pub threads: Option<usize>,
     pub isa: Isa,
+    pub rehearsal: Option<Rehearsal>,
 }
 
 impl CpuOptions {
@@ -102,10 +103,10 @@ impl CpuBackend {
         captures: &[CaptureSlot],
     ) -> Result<Vec<CpuRank>, CpuError> {
         let (spec, tp) = (&model.spec, options.tp);
-        Shard::check(spec, options.numerics, tp)?;
-        let members = Member::group(tp).into_iter().map(|member| Some(member).filter(|_| tp > 1));
-        let ranks = members.zip(captures).enumerate().map(|(rank, (member, capture))| {
-            CpuRank::new(model.clone(), options, Shard::of(spec, rank, tp), member, capture.clone())
+        let shards = Shard::of_ranks(spec, options.numerics, tp, options.rehearsal)?;
+        let ranks = Member::places(tp).into_iter().zip(shards).zip(captures);
+        let ranks = ranks.map(|((member, shard), capture)| {
+            CpuRank::new(model.clone(), options, shard, member, capture.clone())
         });
         ranks.collect()
     }

@@ -6,7 +6,7 @@
 use crate::simd::UnpackEntry;
 use crate::{CpuError, Isa};
 use memmap2::MmapMut;
-use overshot_backend::{IndexKeyFormat, KvFormat, Numerics};
+use overshot_backend::{IndexKeyFormat, KvFormat, Numerics, Rehearsal};
 use overshot_kv::{PageId, PageOp, Pool, PoolCapacity, TOKENS_PER_PAGE};
 use overshot_model::memory::{CacheFormats, RingSlots};
 use overshot_model::quant::{self, ENTRY_DATA_BYTES, ENTRY_SCALE_BYTES, INDEX_KEY_FP4_BYTES, PackedPage};
@@ -23,18 +23,43 @@ pub struct Pools {
 impl Pools {
     /// # Errors
     /// Memory that the machine will not map.
-    pub fn new(spec: &Spec, numerics: Numerics, capacity: PoolCapacity) -> Result<Self, CpuError> {
+    pub fn new(
+        spec: &Spec,
+        numerics: Numerics,
+        capacity: PoolCapacity,
+        rehearsal: Option<Rehearsal>,
+    ) -> Result<Self, CpuError> {
         let latents = |pool: Pool, layers: usize| {
             Latents::new(numerics.kv, layers, capacity.pages(pool), slots_per_page(pool))
         };
         let (csa, hca) = (spec.layers_of(LayerKind::Csa).count(), spec.layers_of(LayerKind::Hca).count());
-        Ok(Pools {
+        let mut pools = Pools {
             window: latents(Pool::Window, spec.layers.len())?,
             csa: latents(Pool::Csa, csa)?,
             hca: latents(Pool::Hca, hca)?,
             index_keys: IndexKeys::new(numerics.index_keys, csa, capacity.pages(Pool::IndexKeys))?,
             compressor_rows: CompressorRows::new(csa, hca, capacity.pages(Pool::CompressorRows))?,
-        })
+        };
+        if let Some(rehearsal) = rehearsal {
+            pools.fill(numerics, rehearsal);
+        }
+        Ok(pools)
+    }
+
+    fn fill(&mut self, numerics: Numerics, rehearsal: Rehearsal) {
+        let row_bytes = self.compressor_rows.page_floats * size_of::<f32>();
+        for (pool, page_bytes, memory) in [
+            (Pool::Window, self.window.pages.page_bytes, &mut self.window.pages.bytes),
+            (Pool::Csa, self.csa.pages.page_bytes, &mut self.csa.pages.bytes),
+            (Pool::Hca, self.hca.pages.page_bytes, &mut self.hca.pages.bytes),
+            (Pool::IndexKeys, self.index_keys.pages.page_bytes, &mut self.index_keys.pages.bytes),
+            (Pool::CompressorRows, row_bytes, &mut self.compressor_rows.data),
+        ] {
+            let contents = rehearsal.contents(pool, numerics, page_bytes);
+            for part in memory.chunks_mut(contents.len()) {
+                part.copy_from_slice(&contents[..part.len()]);
+            }
+        }
     }
 
     pub fn apply(&mut self, op: PageOp) {

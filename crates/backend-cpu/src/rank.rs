@@ -59,7 +59,7 @@ impl CpuRank {
                 window: RopeFrequencies::window(spec),
                 compressed: RopeFrequencies::compressed(spec),
             },
-            pools: Pools::new(spec, options.numerics, options.capacity)?,
+            pools: Pools::new(spec, options.numerics, options.capacity, options.rehearsal)?,
             places: places(spec),
             buffers: Buffers::default(),
             threads: Arc::new(
@@ -105,7 +105,10 @@ impl Rank for CpuRank {
 
     fn draw(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, PeerGone> {
         let logits = std::mem::take(&mut self.logits);
-        let vocab = self.model.spec.vocab_size;
+        let vocab = match self.member {
+            Some(_) => self.model.spec.vocab_size,
+            None => self.shard.vocab.len(),
+        };
         let results = draw_rows(&mut self.sampler, plan, masks, &self.drawn, &logits, vocab);
         self.buffers.give([logits]);
         let drawn = results.iter().map(|row| row.tokens.first().map(|sampled| sampled.token)).collect();
@@ -193,7 +196,7 @@ mod tests {
         let model = Arc::new(Model::open(folder).unwrap());
         let capacity = PoolCapacity::for_sets(1, 64);
         let (numerics, isa) = (Numerics::default(), Isa::detect());
-        let options = CpuOptions { numerics, capacity, tp: 2, threads: Some(4), isa };
+        let options = CpuOptions { numerics, capacity, tp: 2, threads: Some(4), isa, rehearsal: None };
         for failing in [0, 1] {
             for trouble in [Trouble::Stop, Trouble::Panic, Trouble::PanicAfterForward] {
                 let ranks =

@@ -90,7 +90,7 @@ fn a_model_that_does_not_divide_is_refused_with_the_flag() {
         let numerics = Numerics::default();
         CpuBackend::new(
             model.clone(),
-            CpuOptions { numerics, capacity, tp, threads: Some(4), isa: Isa::Scalar },
+            CpuOptions { numerics, capacity, tp, threads: Some(4), isa: Isa::Scalar, rehearsal: None },
         )
     };
     let told = |tp| start(tp).err().unwrap().to_string();

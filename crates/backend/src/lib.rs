@@ -10,6 +10,7 @@ mod mask;
 mod numerics;
 mod plan;
 mod ranks;
+mod rehearsal;
 mod sample;
 mod scripted;
 
@@ -21,6 +22,7 @@ pub use mask::TokenMask;
 pub use numerics::{Activations, IndexKeyFormat, KvFormat, Numerics};
 pub use plan::{Choice, Row, RowFailure, RowResult, StepMasks, StepPlan, StepResult, Wanted};
 pub use ranks::{Member, PLANS_UNDER_WAY, PeerGone, Rank, Ranks, RanksInfo, Shard, ShardError};
+pub use rehearsal::Rehearsal;
 pub use sample::{Sampled, Sampler, Sampling, SamplingError, argmax, log_sum_exp};
 pub use scripted::{Script, ScriptError, ScriptStep, ScriptedBackend};
 

@@ -182,15 +182,11 @@ pub fn context_tokens(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Model};
-
-    fn flash() -> Spec {
-        Config::parse(include_str!("../tests/data/flash-config.json"), "config.json").unwrap().spec
-    }
+    use crate::Model;
 
     #[test]
     fn flash_takes_the_published_bytes() {
-        let spec = flash();
+        let spec = Spec::flash();
         assert_eq!(spec.cache_bytes_per_token(CacheFormats::PACKED).round(), 3_850.0);
         let state = spec.request_state(CacheFormats::PACKED, RingSlots::LEAST);
         assert_eq!(state.window_bytes, 43 * 128 * 584);
@@ -204,7 +200,7 @@ mod tests {
 
     #[test]
     fn ranks_must_divide_what_is_split() {
-        let spec = flash();
+        let spec = Spec::flash();
         assert!([1, 2, 4, 8].iter().all(|ranks| spec.splits_over(*ranks)));
         assert!(!spec.splits_over(0) && !spec.splits_over(3) && !spec.splits_over(16));
     }
@@ -234,7 +230,7 @@ mod tests {
         };
         let tokens = |ranks, card: &str| {
             let card = CARDS.iter().find(|known| known.name.contains(card)).unwrap();
-            context_tokens(&flash(), split, ranks, CacheFormats::PACKED, RingSlots::LEAST, card.memory_bytes)
+            context_tokens(&Spec::flash(), split, ranks, CacheFormats::PACKED, RingSlots::LEAST, card.memory_bytes)
         };
         assert_eq!((tokens(1, "H200"), tokens(2, "L40S"), tokens(4, "5090")), (None, None, None));
         assert_eq!((tokens(1, "B200"), tokens(2, "6000")), (Some(1 << 20), Some(1 << 20)));

@@ -66,14 +66,7 @@ impl Summary {
             files: checkpoint.files.clone(),
             name_style: names.style,
             drafter,
-            tensors: 0,
-            tensor_bytes: 0,
-            ignored_tensors: 0,
-            ignored_bytes: 0,
-            parameters: weights.parameters(),
-            dtypes: BTreeMap::new(),
-            formats: BTreeMap::new(),
-            layers: layers(spec),
+            ..Summary::of_no_files(spec, weights)
         };
         for (name, tensor) in checkpoint.iter() {
             let bytes = tensor.bytes.len();
@@ -91,10 +84,28 @@ impl Summary {
                 }
             }
         }
-        for matrix in weights.matrices() {
-            summary.formats.entry(matrix.format.name()).or_default().add(matrix.data().len());
-        }
         summary
+    }
+
+    /// Of weights that no file holds.
+    pub(crate) fn of_no_files(spec: &Spec, weights: &Weights) -> Self {
+        let mut formats: BTreeMap<&'static str, Amount> = BTreeMap::new();
+        for matrix in weights.matrices() {
+            formats.entry(matrix.format.name()).or_default().add(matrix.data().len());
+        }
+        Summary {
+            files: Vec::new(),
+            name_style: NameStyle::Publisher,
+            drafter: Drafter::None,
+            tensors: 0,
+            tensor_bytes: 0,
+            ignored_tensors: 0,
+            ignored_bytes: 0,
+            parameters: weights.parameters(),
+            dtypes: BTreeMap::new(),
+            formats,
+            layers: layers(spec),
+        }
     }
 }
 

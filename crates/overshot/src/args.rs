@@ -121,7 +121,7 @@ impl ComputeFlags {
     }
 }
 
-fn rank_count(text: &str) -> Result<usize, String> {
+pub fn rank_count(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| [1, 2, 4].contains(count));
     count.ok_or_else(|| "use 1, 2 or 4".into())
 }

@@ -8,7 +8,7 @@ use crate::model_source::ModelSource;
 use crate::scripted::read_scripts;
 use crate::table::bytes;
 use anyhow::Context;
-use overshot_backend::{Backend, ScriptedBackend, ShardError};
+use overshot_backend::{Backend, Rehearsal, ScriptedBackend, ShardError};
 use overshot_backend_cpu::{CpuBackend, CpuError, CpuOptions, Isa};
 use overshot_kv::PoolCapacity;
 use overshot_model::Model;
@@ -25,6 +25,8 @@ pub struct Needs {
     /// Tokens of its largest step.
     pub step_tokens: usize,
     pub to_lower: ToLower,
+    /// Where only its speed is wanted.
+    pub rehearsal: Option<Rehearsal>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +111,7 @@ fn cpu(flags: &ComputeFlags, model: Arc<Model>, tp: usize, needs: Needs) -> anyh
         tp,
         threads: flags.threads.map(usize::from),
         isa: Isa::detect(),
+        rehearsal: needs.rehearsal,
     };
     match CpuBackend::new(model, options) {
         Ok(backend) => Ok(Box::new(backend)),

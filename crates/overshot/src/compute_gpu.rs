@@ -4,7 +4,7 @@
 use crate::args::ComputeFlags;
 use crate::compute::{Cache, Needs};
 use crate::display::loading_line;
-use crate::failure::{NoGpu, bad_input, note};
+use crate::failure::{DoesNotFit, NoGpu, bad_input, note};
 use crate::table::{Table, bytes, count};
 use anyhow::Context;
 use indicatif::ProgressBar;
@@ -71,12 +71,13 @@ pub fn start(
         Cache::Fixed(capacity) => CacheSize::Fixed(capacity),
         Cache::Rest { requests, .. } => CacheSize::Rest { requests },
     };
-    let (numerics, tokens_max) = (flags.numerics(), needs.step_tokens);
+    let Needs { step_tokens: tokens_max, rehearsal, .. } = needs;
+    let numerics = flags.numerics();
     let company = if flags.batch_invariant { Company::Invariant } else { Company::Any };
-    let budget = match plan(model, Demand { numerics, cache, tokens_max, company }, &facts) {
+    let budget = match plan(model, Demand { numerics, cache, tokens_max, company, rehearsal }, &facts) {
         Ok(budget) => budget,
         Err(BudgetError::DoesNotFit { budget, obstacle }) => {
-            return Err(bad_input(does_not_fit(&budget, obstacle, needs)));
+            return Err(anyhow::Error::new(DoesNotFit(does_not_fit(&budget, obstacle, needs))));
         }
         Err(BudgetError::Shard(error @ ShardError::NotDivisible { .. })) => {
             return Err(bad_input(error.to_string()));
@@ -88,7 +89,8 @@ pub fn start(
     let show = |done, all| waiting.set_message(loading_line(done, all, started.elapsed()));
     let mut loading = Loading { on_progress: &show, ..Loading::quietly() };
     loading.threads = flags.threads.map_or(loading.threads, usize::from);
-    let options = CudaOptions { numerics, capacity: budget.capacity, tokens_max, company };
+    let capacity = budget.capacity;
+    let options = CudaOptions { numerics, capacity, tokens_max, company, rehearsal };
     let backend = CudaBackend::load(model, options, gpus, loading).context(CANNOT_START)?;
     Ok(Box::new(backend))
 }
@@ -101,6 +103,7 @@ fn does_not_fit(budget: &Budget, obstacle: Obstacle, needs: Needs) -> String {
     };
     let advice = match to_lower {
         Some(flag) => format!("lower {flag}"),
+        None if needs.rehearsal.is_some() => "raise --rank-of, or lower --layers".to_owned(),
         None => "share the model between more GPUs with --tp, or use --backend cpu".to_owned(),
     };
     format!(
@@ -157,7 +160,8 @@ mod tests {
     }
 
     fn needs() -> Needs {
-        Needs { cache: Cache::Fixed(budget(0).capacity), step_tokens: 1024, to_lower: TO_LOWER }
+        let cache = Cache::Fixed(budget(0).capacity);
+        Needs { cache, step_tokens: 1024, to_lower: TO_LOWER, rehearsal: None }
     }
 
     #[test]

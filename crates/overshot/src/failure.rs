@@ -31,6 +31,18 @@ pub fn bad_input(sentence: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(BadInput(sentence.into()))
 }
 
+/// A model that is larger than the memory there is. The text has the numbers, and what to lower.
+#[derive(Debug)]
+pub struct DoesNotFit(pub String);
+
+impl fmt::Display for DoesNotFit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DoesNotFit {}
+
 /// A command that needs a GPU, on a machine that has none that can be used. The text says what is missing.
 #[derive(Debug)]
 pub struct NoGpu(pub String);
@@ -118,6 +130,7 @@ fn code(error: &anyhow::Error) -> u8 {
 
 fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause.is::<BadInput>()
+        || cause.is::<DoesNotFit>()
         || cause.is::<ModelError>()
         || cause.is::<ChatError>()
         || cause.is::<Refused>()

@@ -15,6 +15,9 @@ const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 const PROMPTS_BYTES_MAX: u64 = 16 << 20;
 const GENERATION_CONFIG_BYTES_MAX: u64 = 1 << 20;
 
+/// Of random weights: every run has the same.
+const SEED: u64 = 1;
+
 const FILES_BESIDE_WEIGHTS: [&str; 7] = [
     "config.json",
     "model.safetensors.index.json",
@@ -29,6 +32,11 @@ const FILES_BESIDE_WEIGHTS: [&str; 7] = [
 pub enum ModelSource {
     BuiltIn(&'static EmbeddedModel),
     Path(PathBuf),
+    /// Of this shape, over random weights: to be measured, not to answer.
+    Random {
+        name: String,
+        spec: Box<Spec>,
+    },
 }
 
 impl ModelSource {
@@ -49,6 +57,7 @@ impl ModelSource {
         match self {
             ModelSource::BuiltIn(model) => format!("{} (built in)", model.name),
             ModelSource::Path(path) => path.display().to_string(),
+            ModelSource::Random { name, .. } => name.clone(),
         }
     }
 
@@ -68,6 +77,7 @@ impl ModelSource {
         let model = match self {
             ModelSource::BuiltIn(model) => Model::from_parts(model.config, Bytes::from_static(model.weights)),
             ModelSource::Path(path) => Model::open(path),
+            ModelSource::Random { spec, .. } => Ok(Model::random(spec.as_ref().clone(), SEED)),
         };
         waiting.finish_and_clear();
         Ok(model?)
@@ -87,6 +97,7 @@ impl ModelSource {
                 check_model_file(&path, TOKENIZER_BYTES_MAX)?;
                 Tokenizer::from_file(&path)?
             }
+            ModelSource::Random { .. } => return Err(bad_input("random weights have no tokenizer")),
         };
         if let Some(difference) = difference(&tokenizer, &model.spec) {
             let label = self.label();
@@ -109,6 +120,7 @@ impl ModelSource {
                 }
                 PromptTexts::from_model_folder(folder(model))?
             }
+            ModelSource::Random { .. } => return Err(bad_input("random weights have no texts of prompts")),
         })
     }
 

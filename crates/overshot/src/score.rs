@@ -89,6 +89,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
         cache: Cache::Fixed(PoolCapacity::for_sets(1, positions)),
         step_tokens: usize::from(arguments.chunk),
         to_lower: ToLower { requests: Some("--chunk"), cache: "the number of ids" },
+        rehearsal: None,
     };
     let mut file = match &arguments.out {
         Some(path) => {

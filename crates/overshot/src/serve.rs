@@ -180,7 +180,7 @@ fn needs(arguments: &Arguments, limits: Limits) -> Needs {
         None => Cache::Rest { requests, tokens_in_host_memory: KV_POOL_TOKENS },
     };
     let to_lower = ToLower { requests: Some("--max-batch or --chunk-tokens"), cache: "--kv-pool-tokens" };
-    Needs { cache, step_tokens: limits.step_tokens, to_lower }
+    Needs { cache, step_tokens: limits.step_tokens, to_lower, rehearsal: None }
 }
 
 fn limits(arguments: &Arguments) -> Limits {
@@ -211,6 +211,7 @@ fn served_name(arguments: &Arguments, source: &ModelSource) -> String {
     match source {
         ModelSource::BuiltIn(model) => model.name.to_owned(),
         ModelSource::Path(path) => folder_name(path),
+        ModelSource::Random { name, .. } => name.clone(),
     }
 }
 

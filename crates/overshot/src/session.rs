@@ -94,6 +94,7 @@ impl Session {
             cache: Cache::Fixed(PoolCapacity::for_sets(1, context)),
             step_tokens: limits.chunk_tokens,
             to_lower: ToLower { requests: None, cache: "--context" },
+            rehearsal: None,
         };
         let backend = start_backend(&flags.compute, &source, model, needs)?.backend;
         for warning in texts.warnings() {

@@ -46,6 +46,7 @@ fn engine(model: &Arc<Model>, setting: Setting) -> Engine {
         threads: None,
         isa: Isa::detect(),
         tp: setting.tp,
+        rehearsal: None,
     };
     let limits = Limits::for_batch(setting.streams, setting.chunk_tokens);
     Engine::new(Box::new(CpuBackend::new(model.clone(), options).unwrap()), limits, setting.step_loop)

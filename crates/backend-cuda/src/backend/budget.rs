@@ -9,7 +9,7 @@ use super::sums::Outbox;
 use super::weights::DeviceWeights;
 use super::{Company, CudaOptions};
 use crate::gpu::{Gpu, GpuError, GpuFacts, Tally};
-use overshot_backend::{Numerics, Shard, ShardError};
+use overshot_backend::{Numerics, Rehearsal, Shard, ShardError};
 use overshot_kv::{Pool, PoolCapacity, TOKENS_PER_PAGE};
 use overshot_model::Model;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ pub struct Demand {
     /// As in [`CudaOptions`].
     pub tokens_max: usize,
     pub company: Company,
+    pub rehearsal: Option<Rehearsal>,
 }
 
 /// Bytes of the device that has least to spare; all of them hold the same cache.
@@ -106,8 +107,8 @@ pub enum BudgetError {
 /// # Errors
 /// [`BudgetError::DoesNotFit`] with the numbers; a number of devices that this model cannot be split by.
 pub fn plan(model: &Model, demand: Demand, gpus: &[GpuFacts]) -> Result<Budget, BudgetError> {
-    Shard::check(&model.spec, demand.numerics, gpus.len())?;
-    let planner = Planner::new(model, demand, gpus);
+    let shards = Shard::of_ranks(&model.spec, demand.numerics, gpus.len(), demand.rehearsal)?;
+    let planner = Planner::new(model, demand, gpus, shards);
     let budget = match demand.cache {
         CacheSize::Fixed(capacity) => planner.budget(capacity)?,
         CacheSize::Rest { requests } => planner.most(requests)?,
@@ -132,13 +133,12 @@ struct RankPlan<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(model: &'a Model, demand: Demand, gpus: &'a [GpuFacts]) -> Self {
-        let rank = |(index, gpu)| {
-            let shard = Shard::of(&model.spec, index, gpus.len());
+    fn new(model: &'a Model, demand: Demand, gpus: &'a [GpuFacts], shards: Vec<Shard>) -> Self {
+        let rank = |(gpu, shard): (&'a GpuFacts, Shard)| {
             let weight_bytes = Tally::rounded(DeviceWeights::bytes(&model.weights, &shard) as u64);
             RankPlan { gpu, shard, weight_bytes }
         };
-        Planner { model, demand, ranks: gpus.iter().enumerate().map(rank).collect() }
+        Planner { model, demand, ranks: gpus.iter().zip(shards).map(rank).collect() }
     }
 
     /// Of the rank that has least to spare.
@@ -156,7 +156,7 @@ impl<'a> Planner<'a> {
             |capacity| bytes_of(rank.gpu, |gpu| DevicePools::new(gpu, spec, numerics, capacity).map(|_| ()));
         let pool_bytes = pools(capacity)?;
         let request_bytes = pools(PoolCapacity::shared_by(capacity.pages(Pool::Window), 0))?;
-        let options = CudaOptions { numerics, capacity, tokens_max, company };
+        let options = CudaOptions { numerics, capacity, tokens_max, company, rehearsal: None };
         let all_bytes = bytes_of(rank.gpu, |gpu| {
             if self.ranks.len() > 1 {
                 Outbox::new(gpu, self.ranks.len())?;
@@ -240,7 +240,13 @@ mod tests {
     }
 
     fn demand(cache: CacheSize) -> Demand {
-        Demand { numerics: Numerics::default(), cache, tokens_max: 64, company: Company::Any }
+        Demand {
+            numerics: Numerics::default(),
+            cache,
+            tokens_max: 64,
+            company: Company::Any,
+            rehearsal: None,
+        }
     }
 
     fn refused(demand: Demand, free_bytes: u64) -> (Budget, Obstacle) {

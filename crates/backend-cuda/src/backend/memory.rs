@@ -32,7 +32,7 @@ pub struct RankMemory {
     pub decoding: Option<Decoding>,
     pub space: Workspace,
     pub device_sampler: DeviceSampler,
-    /// Of the rows of the plan under way that draw, `[rows, vocab]`.
+    /// Of the rows of the plan under way that draw, `[rows, the rank's vocabulary]`.
     pub draw_logits: Buffer<f32>,
 }
 
@@ -59,8 +59,8 @@ impl RankMemory {
             experts: Experts::new(gpu, model, shard, numerics, tokens_max)?,
             decoding: Decoding::new(gpu, spec, shard, CudaOptions { tokens_max, ..options })?,
             space: Workspace::new(gpu, spec, shard, tokens_max, capacity.longest_set_tokens())?,
-            device_sampler: DeviceSampler::new(gpu, spec.vocab_size, DRAWS_AT_A_TIME.min(draws_max))?,
-            draw_logits: Buffer::new(gpu, draws_max * spec.vocab_size)?,
+            device_sampler: DeviceSampler::new(gpu, shard.vocab.len(), DRAWS_AT_A_TIME.min(draws_max))?,
+            draw_logits: Buffer::new(gpu, draws_max * shard.vocab.len())?,
         })
     }
 }

@@ -35,8 +35,8 @@ pub use rank::RankError;
 use crate::gpu::{Gpu, GpuError};
 use loading::Progress;
 use overshot_backend::{
-    Backend, BackendError, Member, Numerics, Ranks, RanksInfo, Shard, ShardError, StepMasks, StepPlan,
-    StepResult,
+    Backend, BackendError, Member, Numerics, Ranks, RanksInfo, Rehearsal, Shard, ShardError, StepMasks,
+    StepPlan, StepResult,
 };
 use overshot_kv::PoolCapacity;
 use overshot_model::{Model, Spec};
@@ -56,6 +56,7 @@ pub struct CudaOptions {
     pub tokens_max: usize,
     /// Whether a row's bits may depend on the rest of its step; if so, rows of few tokens have kernels of their own.
     pub company: Company,
+    pub rehearsal: Option<Rehearsal>,
 }
 
 /// A rank a device.
@@ -97,15 +98,14 @@ impl CudaBackend {
         loading: Loading,
     ) -> Result<Self, CudaBackendError> {
         let (spec, tp) = (&model.spec, gpus.len());
-        Shard::check(spec, options.numerics, tp)?;
+        let shards = Shard::of_ranks(spec, options.numerics, tp, options.rehearsal)?;
         let device =
             gpus.first().map(|gpu| gpu.facts()).transpose()?.map_or(String::new(), |facts| facts.name);
         let name = if tp == 1 { format!("cuda ({device})") } else { format!("cuda ({tp} ranks, {device})") };
-        let members = Member::group(tp).into_iter().map(|member| Some(member).filter(|_| tp > 1));
-        let shards: Vec<Shard> = (0..tp).map(|rank| Shard::of(spec, rank, tp)).collect();
         let progress = Progress::of(model, &shards);
         let sums = Sums::between(&gpus)?;
-        let ranks = members.zip(sums).zip(gpus).zip(shards).map(|(((member, sums), gpu), shard)| {
+        let ranks = Member::places(tp).into_iter().zip(sums).zip(gpus).zip(shards);
+        let ranks = ranks.map(|(((member, sums), gpu), shard)| {
             CudaRank::new(gpu, model.clone(), options, shard, member, sums, loading, &progress)
         });
         let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
@@ -124,9 +124,7 @@ pub fn bring_weights(
     gpus: &[Arc<dyn Gpu>],
     loading: Loading,
 ) -> Result<u64, CudaBackendError> {
-    let tp = gpus.len();
-    Shard::check(&model.spec, Numerics::default(), tp)?;
-    let shards: Vec<Shard> = (0..tp).map(|rank| Shard::of(&model.spec, rank, tp)).collect();
+    let shards = Shard::of_ranks(&model.spec, Numerics::default(), gpus.len(), None)?;
     let progress = Progress::of(model, &shards);
     for (gpu, shard) in gpus.iter().zip(&shards) {
         DeviceWeights::load(gpu, &model.weights, shard, loading, &progress)?;

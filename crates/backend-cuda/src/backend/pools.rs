@@ -4,7 +4,7 @@
 use super::arguments as args;
 use super::kernels::Kernels;
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, Grid};
-use overshot_backend::{IndexKeyFormat, KvFormat, Numerics};
+use overshot_backend::{IndexKeyFormat, KvFormat, Numerics, Rehearsal};
 use overshot_kv::{PageOp, Pool, PoolCapacity, ROLLBACK, TOKENS_PER_PAGE};
 use overshot_model::memory::{CacheFormats, RingSlots};
 use overshot_model::quant::PackedPage;
@@ -141,6 +141,24 @@ impl DevicePools {
             compressor_rows: Paged::new(gpu, 1, pages(Pool::CompressorRows), row_bytes, 1, 0)?,
             rings: Rings { csa_layers: csa },
         })
+    }
+
+    /// With what a rehearsal reads.
+    pub fn fill(&mut self, numerics: Numerics, rehearsal: Rehearsal) -> Result<(), GpuError> {
+        for (pool, pages) in [
+            (Pool::Window, &mut self.window),
+            (Pool::Csa, &mut self.csa),
+            (Pool::Hca, &mut self.hca),
+            (Pool::IndexKeys, &mut self.index_keys),
+            (Pool::CompressorRows, &mut self.compressor_rows),
+        ] {
+            let contents = rehearsal.contents(pool, numerics, pages.page_bytes);
+            for at in (0..pages.data.len()).step_by(contents.len()) {
+                let count = contents.len().min(pages.data.len() - at);
+                pages.data.copy_in_at(at, &contents[..count])?;
+            }
+        }
+        Ok(())
     }
 
     pub fn window(&self, layer: usize) -> args::Pages {

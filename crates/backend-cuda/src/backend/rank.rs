@@ -57,7 +57,8 @@ pub struct CudaRank {
     /// Several ranks draw on the host, where their logits meet.
     sampler: Sampler,
     device_sampler: DeviceSampler,
-    /// Of the rows of the plan under way that draw, `[rows, vocab]`.
+    /// Of the rows of the plan under way that draw, `[rows, the rank's vocabulary]`: a rank that draws on its device has no
+    /// peers.
     draw_logits: Buffer<f32>,
     /// What the other rows of it want, `[positions, vocab]`; on rank 0.
     logits: Vec<f32>,
@@ -81,8 +82,19 @@ impl CudaRank {
         // What may be missing is looked for before minutes of reading.
         let kernels = Kernels::load(&*gpu, shard.index_heads.len())?;
         let memory = RankMemory::take(&gpu, &model, options, &shard, draws_on(member.as_ref()))?;
-        let RankMemory { pools, inputs, products, experts, decoding, space, device_sampler, draw_logits } =
-            memory;
+        let RankMemory {
+            mut pools,
+            inputs,
+            products,
+            experts,
+            decoding,
+            space,
+            device_sampler,
+            draw_logits,
+        } = memory;
+        if let Some(rehearsal) = options.rehearsal {
+            pools.fill(options.numerics, rehearsal)?;
+        }
         Ok(CudaRank {
             sums,
             places: places(spec),
@@ -113,7 +125,7 @@ fn draws_on(member: Option<&Member>) -> DrawsOn {
 
 impl CudaRank {
     fn draw_on_device(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, RankError> {
-        let vocab = self.model.spec.vocab_size;
+        let vocab = self.shard.vocab.len();
         let draws: Vec<_> = plan
             .rows
             .iter()

@@ -37,7 +37,7 @@ pub struct Step<'a> {
     pub layout: &'a Layout,
     pub step: args::Step,
     pub rotations: DeviceAddress,
-    /// `[draws of the plan, vocab]`; the next one's place comes after `draws_before` of earlier parts.
+    /// `[draws of the plan, the rank's vocabulary]`; the next one's place comes after `draws_before` of earlier parts.
     pub draw_logits: &'a Buffer<f32>,
     pub draws_before: usize,
 }
@@ -369,7 +369,7 @@ impl Step<'_> {
         let spec = self.spec;
         for (group, draws) in self.layout.draws.chunks(LOGIT_ROWS).enumerate() {
             let first = self.draws_before + group * LOGIT_ROWS;
-            self.logits_of(draws, self.draw_logits.at(first * spec.vocab_size))?;
+            self.logits_of(draws, self.draw_logits.at(first * self.shard.vocab.len()))?;
         }
         for wanted in self.layout.wanted.chunks(LOGIT_ROWS) {
             self.logits_of(wanted, self.space.logits.address())?;

@@ -65,7 +65,8 @@ pub fn start_on(
     tokens_max: usize,
     company: Company,
 ) -> CudaBackend {
-    let options = CudaOptions { numerics: setup.numerics, capacity: setup.capacity, tokens_max, company };
+    let Setup { numerics, capacity, .. } = setup;
+    let options = CudaOptions { numerics, capacity, tokens_max, company, rehearsal: None };
     CudaBackend::new(model, options, gpus).unwrap()
 }
 

@@ -43,6 +43,11 @@ struct Meeting {
 }
 
 impl Member {
+    /// Places for all ranks; none for one that has no peers.
+    pub fn places(ranks: usize) -> Vec<Option<Member>> {
+        Self::group(ranks).into_iter().map(|member| Some(member).filter(|_| ranks > 1)).collect()
+    }
+
     pub fn group(ranks: usize) -> Vec<Member> {
         let brought = (0..ranks).map(|_| None).collect();
         let meeting = Mutex::new(Meeting { brought, ..Meeting::default() });

@@ -2,7 +2,7 @@
 //! projection by groups of heads, routed experts by id, embedding and head by vocabulary. All the rest is the same on
 //! every rank, caches included.
 
-use crate::{Activations, Numerics};
+use crate::{Activations, Numerics, Rehearsal};
 use overshot_model::Spec;
 use overshot_model::quant::ACTIVATION_BLOCK;
 use std::ops::Range;
@@ -18,6 +18,8 @@ pub enum ShardError {
         "--tp {ranks}: {ranks} ranks cannot share this model's {count} {what} evenly, use --tp {possible}"
     )]
     NotDivisible { ranks: usize, what: &'static str, count: usize, possible: usize },
+    #[error("{ranks} ranks cannot be rehearsed: one rank is measured, without its peers")]
+    Rehearsal { ranks: usize },
 }
 
 /// One rank's shares; together the ranks' shares are everything, once.
@@ -43,6 +45,25 @@ impl Shard {
             experts: share(spec.experts),
             vocab: share(spec.vocab_size),
         }
+    }
+
+    /// Those of the ranks that are here, rank 0 first.
+    ///
+    /// # Errors
+    /// A number of ranks that this model cannot be split by, or several in a rehearsal.
+    pub fn of_ranks(
+        spec: &Spec,
+        numerics: Numerics,
+        ranks: usize,
+        rehearsal: Option<Rehearsal>,
+    ) -> Result<Vec<Self>, ShardError> {
+        let all = match rehearsal {
+            None => ranks,
+            Some(Rehearsal { of_ranks, .. }) if ranks == 1 => of_ranks,
+            Some(_) => return Err(ShardError::Rehearsal { ranks }),
+        };
+        Self::check(spec, numerics, all)?;
+        Ok((0..ranks).map(|rank| Shard::of(spec, rank, all)).collect())
     }
 
     /// # Errors
@@ -98,6 +119,16 @@ mod tests {
         assert_eq!((shards[0].groups.clone(), shards[1].groups.clone()), (0..1, 1..2));
         assert_eq!((shards[0].vocab.clone(), shards[1].vocab.clone()), (0..8, 8..16));
         assert_eq!(Shard::of(&spec, 0, 1).experts, 0..spec.experts);
+    }
+
+    #[test]
+    fn a_rehearsal_is_of_the_first_rank_alone() {
+        let (spec, rehearsal) = (spec(), Some(Rehearsal { of_ranks: 2, seed: 0 }));
+        let shards = |ranks| Shard::of_ranks(&spec, Numerics::EXACT, ranks, rehearsal);
+        let alone: Vec<_> = shards(1).unwrap().into_iter().map(|shard| shard.heads).collect();
+        assert_eq!(alone, [0..2]);
+        assert_eq!(shards(2).err(), Some(ShardError::Rehearsal { ranks: 2 }));
+        assert_eq!(Shard::of_ranks(&spec, Numerics::EXACT, 2, None).unwrap().len(), 2);
     }
 
     #[test]

@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Steps with all streams that are computed before any counts.
-const WARM_UP_STEPS: usize = 3;
+pub const WARM_UP_STEPS: usize = 3;
 
 /// Fewer steps say little, however long they take.
-const STEPS_MIN: usize = 8;
+pub const STEPS_MIN: usize = 8;
 
 /// Prompts of one prefill run, unless the first took longer than a run should.
 const PREFILL_REQUESTS: usize = 3;
@@ -90,6 +90,7 @@ impl EngineTarget {
                 requests: Some("--concurrency"),
                 cache: "--prompt-tokens, --prefill or --concurrency",
             },
+            rehearsal: None,
         };
         let Started { backend, on_processor } = start_backend(compute, &source, model.clone(), needs)?;
         let machine = match on_processor {
@@ -259,7 +260,7 @@ impl Target for EngineTarget {
     }
 }
 
-fn most(points: &[Point], of: impl Fn(Point) -> Option<usize>) -> usize {
+pub fn most(points: &[Point], of: impl Fn(Point) -> Option<usize>) -> usize {
     points.iter().filter_map(|point| of(*point)).max().unwrap_or(1)
 }
 

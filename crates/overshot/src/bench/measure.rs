@@ -2,7 +2,9 @@
 //! commands that sweep.
 
 use super::engine_target::{EngineOptions, EngineTarget};
+use super::geometry::Geometry;
 use super::output;
+use super::rehearsal_target::{RehearsalOptions, RehearsalTarget};
 use crate::args::ComputeFlags;
 use crate::doctor::cpu_name;
 use crate::failure::{bad_input, note};
@@ -94,12 +96,30 @@ pub struct Measured {
 }
 
 impl SweepFlags {
+    /// Of one run in this process.
+    fn run_time(&self) -> Duration {
+        self.seconds.unwrap_or(Duration::from_secs(2))
+    }
+
+    /// A model of some geometry where one is given. Points of it that do not fit are left out.
+    ///
     /// # Errors
     /// A model or server that cannot be measured, or results that cannot be written.
-    pub fn measure(&self, points: Vec<Point>, noise: Vec<NoisePlan>) -> anyhow::Result<Measured> {
-        let mut target: Box<dyn Target> = match &self.url {
-            Some(url) => Box::new(server(self, url)?),
-            None => Box::new(engine(self, &points)?),
+    pub fn measure(
+        &self,
+        mut points: Vec<Point>,
+        mut noise: Vec<NoisePlan>,
+        geometry: Option<&Geometry>,
+    ) -> anyhow::Result<Measured> {
+        let mut target: Box<dyn Target> = match (&self.url, geometry) {
+            (Some(url), _) => Box::new(server(self, url)?),
+            (None, None) => Box::new(engine(self, &points)?),
+            (None, Some(geometry)) => {
+                let (target, fitting) = rehearsal(self, &points, geometry)?;
+                points = fitting;
+                noise.retain(|noise| points.contains(&noise.point));
+                Box::new(target)
+            }
         };
         let mut settings = target.settings();
         settings.extend(machine());
@@ -144,17 +164,38 @@ fn server(arguments: &SweepFlags, url: &str) -> anyhow::Result<ServerTarget> {
 }
 
 fn engine(arguments: &SweepFlags, points: &[Point]) -> anyhow::Result<EngineTarget> {
-    if cfg!(debug_assertions) {
-        note("warning: this is a debug build: measure with one made by --release");
-    }
+    warn_of_debug_build();
     EngineTarget::start(EngineOptions {
         compute: &arguments.compute,
         points,
         context: arguments.prompt_tokens.get(),
         most_steps: arguments.max_tokens.get(),
-        time: arguments.seconds.unwrap_or(Duration::from_secs(2)),
+        time: arguments.run_time(),
         step_loop: arguments.overlap.step_loop(),
     })
+}
+
+fn rehearsal(
+    arguments: &SweepFlags,
+    points: &[Point],
+    geometry: &Geometry,
+) -> anyhow::Result<(RehearsalTarget, Vec<Point>)> {
+    warn_of_debug_build();
+    RehearsalTarget::start(RehearsalOptions {
+        compute: &arguments.compute,
+        geometry,
+        points,
+        context: arguments.prompt_tokens.get(),
+        most_steps: arguments.max_tokens.get(),
+        time: arguments.run_time(),
+        step_loop: arguments.overlap.step_loop(),
+    })
+}
+
+fn warn_of_debug_build() {
+    if cfg!(debug_assertions) {
+        note("warning: this is a debug build: measure with one made by --release");
+    }
 }
 
 /// What runs are only comparable on.

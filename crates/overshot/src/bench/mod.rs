@@ -2,13 +2,16 @@
 //! server that speaks the OpenAI API; the measuring itself is the lab's, this is its command line.
 
 mod engine_target;
+mod geometry;
 mod measure;
 mod output;
 mod points;
+mod rehearsal_target;
 
 use crate::outputs::Outputs;
 use crate::usage::{at_least_one, from_1_to_1024, whole_number};
 use clap::Args;
+use geometry::GeometryFlags;
 use output::SweepReport;
 use overshot_lab::report::Summary;
 use overshot_lab::sweep::NoisePlan;
@@ -24,6 +27,7 @@ Examples:
   overshot bench --prefill 128,512,2048
   overshot bench --url http://localhost:8000 --concurrency 1,8,32,96 --max-tokens 256
   overshot bench --url http://localhost:30000 --mixed --concurrency 32 --seconds 60 --json
+  overshot bench --geometry flash --rank-of 2 --backend cuda --batch 1,8,64 --context 8192
 
 Without --url the engine in this process is measured. What each number means: docs/bench.md.";
 
@@ -52,6 +56,9 @@ pub struct Arguments {
 
     #[command(flatten)]
     sweep: SweepFlags,
+
+    #[command(flatten)]
+    geometry: GeometryFlags,
 }
 
 /// # Errors
@@ -61,7 +68,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let points = points::points(arguments);
     let noise = points::largest_of_each_kind(&points);
     let noise = noise.map(|point| NoisePlan { point, blocks: arguments.noise_blocks }).collect();
-    let Measured { name, settings, results, seed } = arguments.sweep.measure(points, noise)?;
+    let Measured { name, settings, results, seed } = arguments.sweep.measure(points, noise, arguments.geometry.geometry()?.as_ref())?;
     let summary = Summary::of(results.records(), seed);
     let report = SweepReport { name: &name, settings: &settings, summary: &summary };
     arguments.outputs.write(&report, out)

@@ -94,6 +94,7 @@ impl Server {
             tp: 1,
             threads: Some(2),
             isa: Isa::detect(),
+            rehearsal: None,
         };
         let backend = CpuBackend::new(Arc::new(Model::open(folder()).unwrap()), options).unwrap();
         Self::over(Box::new(backend), Arc::new(Control::default()), setup, None)

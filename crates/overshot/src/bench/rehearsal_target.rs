@@ -1,0 +1,302 @@
+//! A model over random weights as a target. It writes step plans itself: sequences begin behind a context that nobody computed, in
+//! a cache that is full from the start, each with pages of its own. So a step behind 64K tokens is measured without the hour
+//! that filling 256 such caches would take; what it computes means nothing.
+
+use super::engine_target::{STEPS_MIN, WARM_UP_STEPS, most};
+use super::geometry::Geometry;
+use crate::args::ComputeFlags;
+use crate::compute::{Cache, Needs, Started, ToLower, start_backend};
+use crate::failure::{DoesNotFit, bad_input, note};
+use overshot_backend::{
+    Backend, Choice, PLANS_UNDER_WAY, Rehearsal, Row, RowResult, Sampling, StepPlan, StepResult, Wanted,
+};
+use overshot_engine::StepLoop;
+use overshot_kv::{Kv, PoolCapacity, SetId};
+use overshot_lab::stats::Sample;
+use overshot_lab::{LabError, Measurement, Metric, Point, Settings, Target};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Of what caches hold and of the tokens: every run measures the same.
+const SEED: u64 = 1;
+
+/// Sequences stand at different places within the entries that they fill, as those of a server do.
+const PLACES: usize = 128;
+
+pub struct RehearsalOptions<'a> {
+    pub compute: &'a ComputeFlags,
+    pub geometry: &'a Geometry,
+    pub points: &'a [Point],
+    /// Positions behind every row of a decode.
+    pub context: usize,
+    /// Of one run.
+    pub most_steps: usize,
+    /// Of one run; whichever of the two ends first.
+    pub time: Duration,
+    pub step_loop: StepLoop,
+}
+
+pub struct RehearsalTarget {
+    backend: Box<dyn Backend>,
+    kv: Kv,
+    next_plan: u64,
+    /// Token ids that the rank has.
+    tokens: u32,
+    context: usize,
+    chunk_tokens: usize,
+    most_steps: usize,
+    time: Duration,
+    plans_under_way: usize,
+    settings: Settings,
+    name: String,
+    random: fastrand::Rng,
+}
+
+/// Sequences that decode together.
+struct Batch {
+    sets: Vec<SetId>,
+    wanted: Vec<Wanted>,
+}
+
+impl RehearsalTarget {
+    /// Leaves out decode points whose caches do not fit, the largest first. Returns those that are left.
+    ///
+    /// # Errors
+    /// A backend that does not start, or points beyond the model's context.
+    pub fn start(options: RehearsalOptions<'_>) -> anyhow::Result<(Self, Vec<Point>)> {
+        let RehearsalOptions { compute, geometry, context, most_steps, time, step_loop, .. } = options;
+        if compute.ranks()? > 1 {
+            return Err(bad_input("--geometry measures one rank: name one device in --devices"));
+        }
+        let Geometry { source, of_ranks, chunk_tokens } = geometry;
+        let model = Arc::new(source.open()?);
+        let mut points = options.points.to_vec();
+        points.sort_unstable();
+        let stream = context + WARM_UP_STEPS + most_steps.max(STEPS_MIN) + PLANS_UNDER_WAY;
+        let Started { backend, .. } = loop {
+            let prefill = most(&points, |point| match point {
+                Point::Prefill { tokens } => Some(tokens),
+                _ => None,
+            });
+            let streams = most(&points, streams_of);
+            let (longest, positions) = (stream.max(prefill + 1), model.spec.max_positions);
+            if longest > positions {
+                return Err(bad_input(format!(
+                    "a point needs {longest} positions where the model's context holds {positions}: lower --context, \
+                     --prefill or --max-tokens"
+                )));
+            }
+            let needs = Needs {
+                cache: Cache::Fixed(PoolCapacity::for_sets(streams, (streams * stream).max(prefill + 1))),
+                step_tokens: streams.max(*chunk_tokens),
+                to_lower: ToLower {
+                    requests: Some("--batch or --chunk-tokens"),
+                    cache: "--context, --prefill or --batch",
+                },
+                rehearsal: Some(Rehearsal { of_ranks: *of_ranks, seed: SEED }),
+            };
+            match start_backend(compute, source, model.clone(), needs) {
+                Err(error) if error.is::<DoesNotFit>() && points.len() > 1 && streams > 1 => {
+                    note(&format!("decode, {streams} streams, is left out: {error}"));
+                    points.retain(|point| streams_of(*point) != Some(streams));
+                }
+                started => break started?,
+            }
+        };
+        let numerics = compute.numerics();
+        let settings = [
+            ("model", source.label()),
+            ("parameters", model.weights.parameters().to_string()),
+            ("backend", backend.name()),
+            (
+                "numerics",
+                format!("kv {}, index keys {}, act {}", numerics.kv, numerics.index_keys, numerics.act),
+            ),
+            ("prompt_tokens", context.to_string()),
+            ("max_tokens", most_steps.to_string()),
+            ("seconds", time.as_secs_f64().to_string()),
+            ("chunk_tokens", chunk_tokens.to_string()),
+            ("step_loop", format!("{step_loop:?}").to_lowercase()),
+        ];
+        let target = RehearsalTarget {
+            kv: Kv::new(backend.capacity()),
+            next_plan: 0,
+            tokens: (model.spec.vocab_size / of_ranks) as u32,
+            context,
+            chunk_tokens: *chunk_tokens,
+            most_steps,
+            time,
+            plans_under_way: if step_loop == StepLoop::Overlapped { PLANS_UNDER_WAY } else { 1 },
+            settings: settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            name: format!("{} on {}", source.label(), backend.name()),
+            random: fastrand::Rng::with_seed(SEED),
+            backend,
+        };
+        Ok((target, points))
+    }
+
+    fn submit(&mut self, plan: StepPlan) -> anyhow::Result<()> {
+        self.next_plan = plan.number + 1;
+        Ok(self.backend.submit(plan)?)
+    }
+
+    /// The oldest plan under way.
+    fn collect(&mut self) -> anyhow::Result<StepResult> {
+        let result = self.backend.collect()?;
+        let failed = result.rows.iter().enumerate().find_map(|(row, RowResult { failure, .. })| {
+            failure.as_ref().map(|failure| format!("row {row} of step {} failed: {failure}", result.number))
+        });
+        failed.map_or(Ok(result), |what| Err(anyhow::anyhow!(what)))
+    }
+
+    /// `count` sequences behind about the context, each a little less than the one before.
+    fn batch(&mut self, count: usize) -> anyhow::Result<Batch> {
+        let mut batch = Batch { sets: Vec::with_capacity(count), wanted: Vec::with_capacity(count) };
+        for stream in 0..count {
+            let set = self.kv.create()?;
+            batch.sets.push(set);
+            // What copies there might be are of no use: nothing was computed.
+            self.kv.extend(set, self.context.saturating_sub(stream * 37 % PLACES))?;
+            let sampling = Arc::new(Sampling { seed: stream as u64, ..Sampling::default() });
+            batch.wanted.push(Wanted::Token { sampling, seen: Vec::new(), choice: Choice::Free });
+        }
+        Ok(batch)
+    }
+
+    /// The next step of all sequences; the first one's tokens are random, the others those that the step before draws.
+    fn decode_plan(&mut self, batch: &Batch, is_first: bool) -> anyhow::Result<StepPlan> {
+        let mut plan = StepPlan { number: self.next_plan, ..StepPlan::default() };
+        for (row, (set, wanted)) in batch.sets.iter().zip(&batch.wanted).enumerate() {
+            let start = self.kv.len(*set)?;
+            plan.page_ops.extend(self.kv.extend(*set, 1)?);
+            plan.rows.push(Row {
+                tokens: vec![self.random.u32(..self.tokens)],
+                start,
+                placeholder: (!is_first).then_some(row),
+                pages: self.kv.table(*set)?.clone(),
+                wanted: wanted.clone(),
+            });
+        }
+        Ok(plan)
+    }
+
+    /// Steps until `most` or, after a few, until the time is over: how long each took, and how long the backend computed.
+    fn decode_steps(&mut self, batch: &Batch) -> anyhow::Result<Vec<(Duration, Duration)>> {
+        let mut steps = Vec::new();
+        let (mut under_way, mut submitted) = (0, 0);
+        let (mut started, mut ended) = (Instant::now(), Instant::now());
+        loop {
+            let counted = submitted.max(WARM_UP_STEPS) - WARM_UP_STEPS;
+            let goes_on = counted < self.most_steps.max(STEPS_MIN)
+                && (counted < STEPS_MIN || started.elapsed() < self.time);
+            while goes_on && under_way < self.plans_under_way {
+                let plan = self.decode_plan(batch, submitted == 0)?;
+                self.submit(plan)?;
+                (under_way, submitted) = (under_way + 1, submitted + 1);
+            }
+            if under_way == 0 {
+                steps.drain(..WARM_UP_STEPS.min(steps.len()));
+                return Ok(steps);
+            }
+            let result = self.collect()?;
+            under_way -= 1;
+            steps.push((ended.elapsed(), result.device_time));
+            ended = Instant::now();
+            if steps.len() == WARM_UP_STEPS {
+                started = ended;
+            }
+        }
+    }
+
+    fn decode(&mut self, count: usize) -> anyhow::Result<Measurement> {
+        let batch = self.batch(count)?;
+        let steps = self.decode_steps(&batch)?;
+        let lengths: Vec<usize> =
+            batch.sets.iter().map(|set| self.kv.len(*set)).collect::<Result<_, _>>()?;
+        for set in batch.sets {
+            self.kv.free(set)?;
+        }
+        let ms = |time: fn(&(Duration, Duration)) -> Duration| {
+            Sample::new("step times", steps.iter().map(|step| time(step).as_secs_f64() * 1e3).collect())
+        };
+        let periods = ms(|(period, _)| *period)?;
+        let seconds = periods.mean() * steps.len() as f64 / 1e3;
+        let mut measurement = Measurement::default();
+        measurement.set(Metric::StepMs, periods.median());
+        measurement.set(Metric::StepMsP99, periods.quantile(0.99));
+        measurement.set(Metric::DeviceMs, ms(|(_, device)| *device)?.median());
+        measurement.set(Metric::HostGapMs, ms(|(period, device)| period.saturating_sub(*device))?.median());
+        measurement.set(Metric::AnswerTokens, (count * steps.len()) as f64);
+        measurement.set(Metric::MeasuredS, seconds);
+        measurement.set(Metric::TokensPerS, (count * steps.len()) as f64 / seconds);
+        measurement.set(Metric::Steps, steps.len() as f64);
+        let ended = lengths.iter().sum::<usize>() as f64 / count as f64;
+        measurement.set(Metric::ContextTokens, ended - steps.len() as f64 / 2.0);
+        Ok(measurement)
+    }
+
+    /// One prompt in chunks, two under way.
+    fn prefill(&mut self, tokens: usize) -> anyhow::Result<Measurement> {
+        let set = self.kv.create()?;
+        let started = Instant::now();
+        let mut under_way = VecDeque::new();
+        for start in (0..tokens).step_by(self.chunk_tokens) {
+            let count = self.chunk_tokens.min(tokens - start);
+            let mut plan = StepPlan { number: self.next_plan, ..StepPlan::default() };
+            plan.page_ops = self.kv.extend(set, count)?;
+            let drawn = Wanted::Token { sampling: Arc::default(), seen: Vec::new(), choice: Choice::Free };
+            plan.rows.push(Row {
+                tokens: (0..count).map(|_| self.random.u32(..self.tokens)).collect(),
+                start,
+                placeholder: None,
+                pages: self.kv.table(set)?.clone(),
+                wanted: if start + count == tokens { drawn } else { Wanted::Nothing },
+            });
+            under_way.push_back(plan.number);
+            self.submit(plan)?;
+            if under_way.len() == self.plans_under_way {
+                self.collect()?;
+                under_way.pop_front();
+            }
+        }
+        for _ in under_way {
+            self.collect()?;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        self.kv.free(set)?;
+        let mut measurement = Measurement::default();
+        measurement.set(Metric::FirstTokenMs, seconds * 1e3);
+        measurement.set(Metric::PromptTokensPerS, tokens as f64 / seconds);
+        measurement.set(Metric::PromptTokens, tokens as f64);
+        measurement.set(Metric::Requests, 1.0);
+        Ok(measurement)
+    }
+}
+
+fn streams_of(point: Point) -> Option<usize> {
+    match point {
+        Point::Decode { streams } => Some(streams),
+        Point::Prefill { .. } | Point::Mixed { .. } | Point::Program => None,
+    }
+}
+
+impl Target for RehearsalTarget {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn settings(&self) -> Settings {
+        self.settings.clone()
+    }
+
+    fn measure(&mut self, point: Point) -> Result<Measurement, LabError> {
+        let measured = match point {
+            Point::Decode { streams } => self.decode(streams),
+            Point::Prefill { tokens } => self.prefill(tokens),
+            Point::Mixed { .. } => Err(anyhow::anyhow!("a mixed load needs --url")),
+            Point::Program => Err(anyhow::anyhow!("a model is no program that ends")),
+        };
+        measured.map_err(|error| LabError::Target { point: point.to_string(), what: format!("{error:#}") })
+    }
+}
