@@ -215,7 +215,9 @@ mod tests {
                     let pages = kv.table(set).unwrap().clone();
                     let wanted = Wanted::LastLogits;
                     let row = Row { tokens: vec![1, 2, 3], start, placeholder: None, pages, wanted };
-                    ranks.submit(StepPlan { number, page_ops, rows: vec![row] }).unwrap();
+                    ranks
+                        .submit(StepPlan { number, page_ops, rows: vec![row], ..StepPlan::default() })
+                        .unwrap();
                 }
                 assert!(ranks.collect().is_ok());
                 let what = match trouble {

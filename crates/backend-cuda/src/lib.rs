@@ -9,6 +9,7 @@
 
 pub mod archive;
 pub mod backend;
+pub mod ceiling;
 pub mod cubins;
 pub mod cuda;
 pub mod decode;

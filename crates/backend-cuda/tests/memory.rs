@@ -57,8 +57,7 @@ fn a_backend_takes_what_was_planned_and_gives_it_back() {
         let facts: Vec<_> = gpus.iter().map(|gpu| gpu.facts().unwrap()).collect();
         let budget = plan(&model, demand, &facts).unwrap();
         let planned = budget.needed_bytes() - RESERVE_BYTES;
-        let options =
-            CudaOptions { numerics, capacity: budget.capacity, tokens_max, company, rehearsal };
+        let options = CudaOptions { numerics, capacity: budget.capacity, tokens_max, company, rehearsal };
         let backend = start(&model, options, &gpus).unwrap();
         for gpu in &gpus {
             // A plan counts in the pieces that a driver hands out; the emulator counts bytes.

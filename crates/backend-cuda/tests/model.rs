@@ -33,7 +33,8 @@ impl Subject for Cpu {
 
     fn start(&self, model: &Arc<Model>, setup: Setup) -> CpuBackend {
         let Setup { numerics, capacity, tp, .. } = setup;
-        let options = CpuOptions { numerics, capacity, tp, threads: Some(1), isa: Isa::detect(), rehearsal: None };
+        let options =
+            CpuOptions { numerics, capacity, tp, threads: Some(1), isa: Isa::detect(), rehearsal: None };
         CpuBackend::new(model.clone(), options).unwrap()
     }
 

@@ -66,7 +66,8 @@ impl Backend for FakeDevice {
             }
             _ => RowResult::default(),
         });
-        let result = StepResult { number: plan.number, rows: rows.collect(), device_time };
+        let result =
+            StepResult { number: plan.number, rows: rows.collect(), device_time, ..StepResult::default() };
         self.under_way.push_back((self.busy_until, result));
         Ok(())
     }

@@ -4,6 +4,7 @@
 mod check;
 mod draw;
 mod fake;
+mod family;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod mask;
@@ -13,9 +14,11 @@ mod ranks;
 mod rehearsal;
 mod sample;
 mod scripted;
+pub mod traffic;
 
 pub use draw::{RowDraw, draw_rows};
 pub use fake::{FakeDevice, Latency};
+pub use family::{Family, Timing};
 #[cfg(feature = "fault-injection")]
 pub use faults::{FaultError, Faults, FaultyBackend};
 pub use mask::TokenMask;

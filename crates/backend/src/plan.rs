@@ -1,6 +1,6 @@
 //! What one step does and what comes back, as plain data.
 
-use crate::{Sampled, Sampling, SamplingError, TokenMask};
+use crate::{Family, Sampled, Sampling, SamplingError, Timing, TokenMask};
 use overshot_kv::{PageOp, PageTable};
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub struct StepPlan {
     pub page_ops: Vec<PageOp>,
     /// No two rows write the same page.
     pub rows: Vec<Row>,
+    pub timing: Timing,
 }
 
 impl StepPlan {
@@ -102,6 +103,8 @@ pub struct StepResult {
     pub rows: Vec<RowResult>,
     /// From the start of the step's work to its end, on the device; waiting for masks not included.
     pub device_time: Duration,
+    /// On the device, of rank 0, where the plan asked for it and the backend can tell; each at most once.
+    pub families: Vec<(Family, Duration)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

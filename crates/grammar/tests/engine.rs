@@ -33,8 +33,14 @@ static MODEL: LazyLock<Arc<Model>> =
 
 fn engine(step_loop: StepLoop, tp: usize) -> Engine {
     let capacity = PoolCapacity::for_sets(TOGETHER, 128);
-    let options =
-        CpuOptions { numerics: Numerics::default(), capacity, tp, threads: Some(2), isa: Isa::detect(), rehearsal: None };
+    let options = CpuOptions {
+        numerics: Numerics::default(),
+        capacity,
+        tp,
+        threads: Some(2),
+        isa: Isa::detect(),
+        rehearsal: None,
+    };
     let backend = CpuBackend::new(MODEL.clone(), options).unwrap();
     Engine::new(Box::new(backend), Limits::for_batch(TOGETHER, 64), step_loop).unwrap()
 }

@@ -266,6 +266,12 @@ pub struct Measurement {
     /// Numbers that a program printed, by the names that it gave them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub named: BTreeMap<String, f64>,
+    /// By family of kernels: milliseconds of a step, the median of the run.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub family_ms: BTreeMap<String, f64>,
+    /// By family, as far as it is known: the least that its bytes take at the rate that was measured.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub family_limit_ms: BTreeMap<String, f64>,
     /// Requests that failed, by kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,

@@ -230,7 +230,14 @@ mod tests {
         };
         let tokens = |ranks, card: &str| {
             let card = CARDS.iter().find(|known| known.name.contains(card)).unwrap();
-            context_tokens(&Spec::flash(), split, ranks, CacheFormats::PACKED, RingSlots::LEAST, card.memory_bytes)
+            context_tokens(
+                &Spec::flash(),
+                split,
+                ranks,
+                CacheFormats::PACKED,
+                RingSlots::LEAST,
+                card.memory_bytes,
+            )
         };
         assert_eq!((tokens(1, "H200"), tokens(2, "L40S"), tokens(4, "5090")), (None, None, None));
         assert_eq!((tokens(1, "B200"), tokens(2, "6000")), (Some(1 << 20), Some(1 << 20)));

@@ -28,12 +28,7 @@ impl Spec {
             hc_sinkhorn_iterations: 20,
             rope_theta: 1e4,
             compress_rope_theta: 1.6e5,
-            yarn: Yarn {
-                factor: 16.0,
-                original_max_positions: 65_536,
-                beta_fast: 32.0,
-                beta_slow: 1.0,
-            },
+            yarn: Yarn { factor: 16.0, original_max_positions: 65_536, beta_fast: 32.0, beta_slow: 1.0 },
             max_positions: 1 << 20,
             bos_token: 0,
             eos_token: 1,

@@ -57,8 +57,7 @@ impl<'a> Maker<'a> {
             q_lora * INDEX_DIM * spec.index_heads,
             o_width * group_width,
         ];
-        let halves =
-            hidden * spec.vocab_size.max(2 * HEAD_DIM).max(spec.experts).max(spec.index_heads);
+        let halves = hidden * spec.vocab_size.max(2 * HEAD_DIM).max(spec.experts).max(spec.index_heads);
         let floats = (2 + STREAMS) * STREAMS * STREAMS * hidden;
         Maker {
             codes: codes_of(&mut random, largest(&codes) + SLACK),
@@ -288,7 +287,8 @@ mod tests {
         let spec = Spec { hidden_size: 256, expert_width: 128, ..tiny() };
         let model = Model::random(spec, 2);
         let ffn = &model.weights.layers[0].ffn;
-        for matrix in [&ffn.experts[3].w1, &ffn.experts[3].w2, &ffn.shared.w1, &ffn.gate, &model.weights.head] {
+        for matrix in [&ffn.experts[3].w1, &ffn.experts[3].w2, &ffn.shared.w1, &ffn.gate, &model.weights.head]
+        {
             let mut row = vec![0.0; matrix.cols];
             let squares = (0..matrix.rows).map(|index| {
                 matrix.decode_row(index, &mut row);

@@ -63,6 +63,8 @@ pub struct Started {
     pub backend: Box<dyn Backend>,
     /// Whether this machine's processor computes.
     pub on_processor: bool,
+    /// What a GPU's memory gives, measured where only speed is wanted.
+    pub read_bytes_per_s: Option<f64>,
 }
 
 /// Starts the backend that the flags ask for, with a spinner on a terminal.
@@ -75,17 +77,22 @@ pub fn start_backend(
     let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
     let waiting = spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
     let ranks = flags.ranks()?;
-    let mut on_processor = false;
+    let (mut on_processor, mut read_bytes_per_s) = (false, None);
     let backend: Box<dyn Backend> = match &flags.backend {
         BackendChoice::Cpu => {
             on_processor = true;
             cpu(flags, model, ranks, needs)?
         }
         BackendChoice::Cuda => {
-            compute_gpu::start(compute_gpu::open(flags, ranks)?, flags, &model, needs, &waiting)?
+            let gpus = compute_gpu::open(flags, ranks)?;
+            read_bytes_per_s = compute_gpu::read_rate(&gpus, needs)?;
+            compute_gpu::start(gpus, flags, &model, needs, &waiting)?
         }
         BackendChoice::Auto => match compute_gpu::open_if_usable(flags, ranks)? {
-            Ok(gpus) => compute_gpu::start(gpus, flags, &model, needs, &waiting)?,
+            Ok(gpus) => {
+                read_bytes_per_s = compute_gpu::read_rate(&gpus, needs)?;
+                compute_gpu::start(gpus, flags, &model, needs, &waiting)?
+            }
             Err(unusable) => {
                 waiting.suspend(|| note(&format!("backend cpu: {unusable}")));
                 on_processor = true;
@@ -94,14 +101,16 @@ pub fn start_backend(
         },
         #[cfg(feature = "gpu-emulator")]
         BackendChoice::CudaEmulator => {
-            compute_gpu::start(compute_gpu::emulated(ranks)?, flags, &model, needs, &waiting)?
+            let gpus = compute_gpu::emulated(ranks)?;
+            read_bytes_per_s = compute_gpu::read_rate(&gpus, needs)?;
+            compute_gpu::start(gpus, flags, &model, needs, &waiting)?
         }
         BackendChoice::Scripted(path) => {
             Box::new(scripted(source, &model, path, needs.cache.in_host_memory())?)
         }
     };
     waiting.finish_and_clear();
-    Ok(Started { backend: with_faults(backend)?, on_processor })
+    Ok(Started { backend: with_faults(backend)?, on_processor, read_bytes_per_s })
 }
 
 fn cpu(flags: &ComputeFlags, model: Arc<Model>, tp: usize, needs: Needs) -> anyhow::Result<Box<dyn Backend>> {

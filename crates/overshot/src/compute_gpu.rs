@@ -12,6 +12,7 @@ use overshot_backend::{Backend, ShardError};
 use overshot_backend_cuda::backend::{
     Budget, BudgetError, CacheSize, Company, CudaBackend, CudaOptions, Demand, Loading, Obstacle, plan,
 };
+use overshot_backend_cuda::ceiling;
 use overshot_backend_cuda::devices::{self, OpenError, Unusable};
 use overshot_backend_cuda::gpu::{Gpu, GpuFacts};
 use overshot_model::Model;
@@ -53,6 +54,15 @@ pub fn emulated(ranks: usize) -> anyhow::Result<Gpus> {
         Ok(Arc::new(gpu.with_memory(MEMORY_BYTES)) as Arc<dyn Gpu>)
     };
     (0..ranks).map(|_| gpu()).collect()
+}
+
+/// What the memory of the one device of a rehearsal gives, as long as it is empty.
+///
+/// # Errors
+/// A device that fails.
+pub fn read_rate(gpus: &Gpus, needs: Needs) -> anyhow::Result<Option<f64>> {
+    let gpu = gpus.first().filter(|_| needs.rehearsal.is_some());
+    gpu.map(ceiling::read_bytes_per_s).transpose().context(CANNOT_START)
 }
 
 /// Plans the memory, prints the plan, loads.

@@ -187,7 +187,7 @@ impl Feeder {
         let page_ops = self.kv.extend(self.set, tokens.len())?;
         let pages = self.kv.table(self.set)?.clone();
         let row = Row { tokens: tokens.to_vec(), start, placeholder: None, pages, wanted: Wanted::AllLogits };
-        let plan = StepPlan { number: self.next_plan, page_ops, rows: vec![row] };
+        let plan = StepPlan { number: self.next_plan, page_ops, rows: vec![row], ..StepPlan::default() };
         self.next_plan += 1;
         let result = self.backend.step(plan)?;
         let logits = result.rows.into_iter().next().context("the backend answered without a row")?.logits;

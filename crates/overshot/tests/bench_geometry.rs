@@ -19,7 +19,8 @@ fn overshot(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 fn bench(folder: &Path, flags: &[&str]) -> Output {
-    let all = ["bench", "--geometry", CONFIG, "--noise-blocks", "0", "--max-tokens", "5", "--seconds", "0.01"];
+    let all =
+        ["bench", "--geometry", CONFIG, "--noise-blocks", "0", "--max-tokens", "5", "--seconds", "0.01"];
     overshot(folder, &[&all[..], flags].concat())
 }
 
@@ -38,7 +39,8 @@ fn medians<'a>(work: &'a Value, metric: &'a str) -> impl Iterator<Item = f64> + 
 #[test]
 fn a_shape_is_measured_behind_contexts_that_nobody_computed() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = ["--threads", "2", "--batch", "1,3", "--context", "3000", "--prefill", "40", "--chunk-tokens", "16"];
+    let flags =
+        ["--threads", "2", "--batch", "1,3", "--context", "3000", "--prefill", "40", "--chunk-tokens", "16"];
     let flags = [&flags[..], &["--repeats", "2", "--json", "--out", "runs.jsonl"]].concat();
     let report = report(&bench(folder.path(), &flags));
     let (decode, prefill) = (&report["works"][0], &report["works"][1]);
@@ -90,13 +92,21 @@ fn a_rank_on_a_device_leaves_out_what_does_not_fit() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let flags = ["--backend", "cuda-emulator", "--rank-of", "2", "--batch", "1,2,1000", "--context", "40000"];
-    let flags = [&flags[..], &["--prefill", "24", "--chunk-tokens", "16", "--repeats", "1", "--json"]].concat();
+    let flags = ["--backend", "cuda-emulator", "--rank-of", "2", "--batch", "1,2,1000", "--context", "2000"];
+    let flags =
+        [&flags[..], &["--prefill", "24", "--chunk-tokens", "16", "--repeats", "1", "--json"]].concat();
+    let flags = [&flags[..], &["--save-profile", "profile.json"]].concat();
     let output = bench(folder.path(), &flags);
     let report = report(&output);
     let log = String::from_utf8_lossy(&output.stderr);
     let left_out = log.lines().find(|line| line.starts_with("decode, 1000 streams, is left out: ")).unwrap();
     assert!(left_out.contains("of GPU memory are needed"), "{log}");
     assert_eq!(report["works"][0]["points"].as_array().unwrap().len(), 2, "{report}");
+    let families = report["profile"]["families"].as_array().unwrap();
+    let of = |name: &str| families.iter().find(|family| family["name"] == name).unwrap();
+    assert!(of("experts up")["cells"][0]["times_roofline"].as_f64().unwrap() > 0.0, "{report}");
+    assert!(of("index scores")["growth"]["linear"]["slope_ms"].is_number(), "{report}");
+    let saved = overshot(folder.path(), &["lab", "profile", "--from", "profile.json"]);
+    assert!(String::from_utf8_lossy(&saved.stdout).contains("attention, CSA"), "{saved:?}");
     assert!(medians(&report["works"][1], "prompt_tokens_per_s").all(|rate| rate > 0.0), "{report}");
 }

@@ -56,8 +56,14 @@ struct Runner {
 impl Runner {
     fn new(model: &Arc<Model>, context: usize) -> Self {
         let capacity = PoolCapacity::for_sets(17, 17 * (context + 4 * PREFILL_TOKENS));
-        let options =
-            CpuOptions { numerics: Numerics::default(), capacity, tp: 1, threads: None, isa: Isa::detect(), rehearsal: None };
+        let options = CpuOptions {
+            numerics: Numerics::default(),
+            capacity,
+            tp: 1,
+            threads: None,
+            isa: Isa::detect(),
+            rehearsal: None,
+        };
         Runner {
             backend: CpuBackend::new(model.clone(), options).expect("threads start"),
             kv: Kv::new(capacity),

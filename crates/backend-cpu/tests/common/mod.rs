@@ -34,7 +34,11 @@ impl Subject for Cpu {
             (1, _) => Some(1 + variation as usize % 3),
             _ => Some(tp),
         };
-        CpuBackend::new(model.clone(), CpuOptions { numerics, capacity, tp, threads, isa: self.isa, rehearsal: None }).unwrap()
+        CpuBackend::new(
+            model.clone(),
+            CpuOptions { numerics, capacity, tp, threads, isa: self.isa, rehearsal: None },
+        )
+        .unwrap()
     }
 
     fn extent(&self) -> Extent {

@@ -6,10 +6,11 @@ use super::arguments as args;
 use super::kernels::{Kernels, blocks};
 use super::products::{Input, Products, Rounding, round};
 use super::rank::RankError;
+use super::stopwatch::Stopwatch;
 use super::weights::{DeviceLayer, ExpertsKind};
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, Grid};
 use crate::matmul::{ExpertsCall, ExpertsScratch, Inner};
-use overshot_backend::{Activations, Numerics, Shard};
+use overshot_backend::{Activations, Family, Numerics, Shard};
 use overshot_model::{Format, Model};
 use std::ops::Range;
 use std::sync::Arc;
@@ -79,12 +80,14 @@ impl Experts {
         layer: &DeviceLayer,
         routed: Routed,
         tokens: usize,
+        stopwatch: &Stopwatch,
     ) -> Result<(), RankError> {
+        stopwatch.enter(Family::ExpertsUp)?;
         match &self.scratch {
             Some(scratch) if layer.experts_kind.go_by_tiles => {
-                self.by_tiles(products, scratch, layer, routed, tokens)
+                self.by_tiles(products, scratch, layer, routed, tokens, stopwatch)
             }
-            _ => self.by_version_1(kernels, products, layer, routed, tokens),
+            _ => self.by_version_1(kernels, products, layer, routed, tokens, stopwatch),
         }
     }
 
@@ -95,6 +98,7 @@ impl Experts {
         layer: &DeviceLayer,
         routed: Routed,
         tokens: usize,
+        stopwatch: &Stopwatch,
     ) -> Result<(), RankError> {
         if layer.experts_kind.some_take_prepared {
             products.prepare(self.input(routed.x), tokens)?;
@@ -118,7 +122,11 @@ impl Experts {
         };
         // SAFETY: as of `Launcher::launch`: all addresses are of buffers of the rank, sized for its tokens; `go_by_tiles`
         // says that the matrices are such as these kernels take.
-        Ok(unsafe { products.matmuls.experts(&call, scratch) }?)
+        unsafe {
+            products.matmuls.experts_up(&call, scratch)?;
+            stopwatch.enter(Family::ExpertsDown)?;
+            Ok(products.matmuls.experts_down(&call, scratch)?)
+        }
     }
 
     fn input(&self, x: DeviceAddress) -> Input {
@@ -132,6 +140,7 @@ impl Experts {
         layer: &DeviceLayer,
         routed: Routed,
         tokens: usize,
+        stopwatch: &Stopwatch,
     ) -> Result<(), RankError> {
         let kind = &layer.experts_kind;
         let x_rounded = products.rounded(kernels, self.input(routed.x), tokens)?;
@@ -162,6 +171,7 @@ impl Experts {
         };
         let (up, down, slots) = (blocks(self.width), blocks(self.hidden), self.per_token + 1);
         kernels.expert_up.launch(Grid(up, slots as u32, tokens as u32), &args)?;
+        stopwatch.enter(Family::ExpertsDown)?;
         if self.act == Activations::E4m3 {
             round(kernels, inner, inner_rounded, tokens * slots, self.width)?;
         }

@@ -22,6 +22,7 @@ mod products;
 mod rank;
 mod sampling;
 mod step;
+mod stopwatch;
 mod sums;
 mod weights;
 mod workspace;

@@ -11,6 +11,7 @@ use super::pools::DevicePools;
 use super::products::Products;
 use super::sampling::{DeviceSampler, Request};
 use super::step::{Place, Step};
+use super::stopwatch::Stopwatch;
 use super::sums::Sums;
 use super::weights::DeviceWeights;
 use super::workspace::Workspace;
@@ -18,11 +19,12 @@ use crate::decode::LaunchError;
 use crate::gpu::{Buffer, Gpu, GpuError};
 use crate::matmul::MatmulError;
 use overshot_backend::{
-    Member, PeerGone, Rank, RowDraw, RowResult, Sampler, Shard, StepMasks, StepPlan, draw_rows,
+    Family, Member, PeerGone, Rank, RowDraw, RowResult, Sampler, Shard, StepMasks, StepPlan, draw_rows,
 };
 use overshot_gpu_model::ChooseError;
 use overshot_model::{Model, Spec};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RankError {
@@ -54,6 +56,7 @@ pub struct CudaRank {
     pools: DevicePools,
     inputs: Inputs,
     space: Workspace,
+    stopwatch: Stopwatch,
     /// Several ranks draw on the host, where their logits meet.
     sampler: Sampler,
     device_sampler: DeviceSampler,
@@ -82,16 +85,8 @@ impl CudaRank {
         // What may be missing is looked for before minutes of reading.
         let kernels = Kernels::load(&*gpu, shard.index_heads.len())?;
         let memory = RankMemory::take(&gpu, &model, options, &shard, draws_on(member.as_ref()))?;
-        let RankMemory {
-            mut pools,
-            inputs,
-            products,
-            experts,
-            decoding,
-            space,
-            device_sampler,
-            draw_logits,
-        } = memory;
+        let RankMemory { mut pools, inputs, products, experts, decoding, space, device_sampler, draw_logits } =
+            memory;
         if let Some(rehearsal) = options.rehearsal {
             pools.fill(options.numerics, rehearsal)?;
         }
@@ -106,6 +101,7 @@ impl CudaRank {
             experts,
             decoding,
             space,
+            stopwatch: Stopwatch::new(&gpu),
             sampler: Sampler::default(),
             device_sampler,
             draw_logits,
@@ -173,6 +169,8 @@ impl Rank for CudaRank {
     type Error = RankError;
 
     fn forward(&mut self, plan: &StepPlan) -> Result<(), RankError> {
+        self.stopwatch.start(plan.timing);
+        self.stopwatch.enter(Family::Copies)?;
         for op in &plan.page_ops {
             self.pools.apply(&self.kernels, *op)?;
         }
@@ -181,7 +179,9 @@ impl Rank for CudaRank {
         let mut draws_before = 0;
         for part in parts(plan, self.options.tokens_max) {
             let layout = Layout::new(plan, &part, &self.drawn, draws_on);
+            self.stopwatch.enter(Family::Copies)?;
             let step = self.inputs.upload(&layout)?;
+            self.stopwatch.enter(Family::Schedule)?;
             let decode = match &self.decoding {
                 Some(decoding) => decoding.begin(step, layout.positions(), layout.longest_row)?,
                 None => None,
@@ -196,6 +196,7 @@ impl Rank for CudaRank {
                 products: &self.products,
                 experts: &self.experts,
                 decode,
+                stopwatch: &self.stopwatch,
                 weights: &self.weights,
                 pools: &self.pools,
                 space: &mut self.space,
@@ -208,21 +209,28 @@ impl Rank for CudaRank {
             step.run(&self.places, &mut self.logits)?;
             draws_before += layout.draws.len();
         }
-        Ok(())
+        // What comes next may wait for masks.
+        Ok(self.stopwatch.leave()?)
     }
 
     fn draw(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, RankError> {
         let vocab = self.model.spec.vocab_size;
+        self.stopwatch.enter(Family::Sample)?;
         let results = match draws_on(self.member.as_ref()) {
             DrawsOn::Device => self.draw_on_device(plan, masks)?,
             DrawsOn::Host => draw_rows(&mut self.sampler, plan, masks, &self.drawn, &self.logits, vocab),
         };
+        self.stopwatch.leave()?;
         let drawn = results.iter().map(|row| row.tokens.first().map(|sampled| sampled.token)).collect();
         self.drawn = match &self.member {
             Some(member) => member.broadcast_drawn(drawn)?,
             None => drawn,
         };
         Ok(results)
+    }
+
+    fn families(&mut self) -> Result<Vec<(Family, Duration)>, RankError> {
+        Ok(self.stopwatch.read()?)
     }
 
     fn follow(&mut self, _: &StepPlan) -> Result<(), RankError> {

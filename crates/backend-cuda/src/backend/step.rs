@@ -9,11 +9,12 @@ use super::kernels::{Kernels, SCORE_KEYS};
 use super::pools::{DevicePools, RingOf};
 use super::products::{Factor, Input, Products, Rounding};
 use super::rank::RankError;
+use super::stopwatch::Stopwatch;
 use super::sums::Sums;
 use super::weights::{DeviceCompressor, DeviceIndexer, DeviceLayer, DeviceWeights, Site};
 use super::workspace::{LOGIT_ROWS, Workspace};
 use crate::gpu::{Buffer, DeviceAddress, Grid};
-use overshot_backend::{IndexKeyFormat, KvFormat, Member, Numerics, Shard};
+use overshot_backend::{Family, IndexKeyFormat, KvFormat, Member, Numerics, Shard};
 use overshot_kv::TOKENS_PER_PAGE;
 use overshot_model::{HEAD_DIM, INDEX_DIM, LayerKind, LayerSpec, Spec, WINDOW};
 
@@ -31,6 +32,7 @@ pub struct Step<'a> {
     pub experts: &'a Experts,
     /// Attention's way where all rows are short, and may be in any company.
     pub decode: Option<Decode<'a>>,
+    pub stopwatch: &'a Stopwatch,
     pub weights: &'a DeviceWeights,
     pub pools: &'a DevicePools,
     pub space: &'a mut Workspace,
@@ -81,7 +83,12 @@ impl Step<'_> {
         self.layout.tokens
     }
 
+    fn enter(&self, family: Family) -> Result<(), RankError> {
+        Ok(self.stopwatch.enter(family)?)
+    }
+
     fn embed(&mut self) -> Result<(), RankError> {
+        self.enter(Family::Embed)?;
         let embed = args::Embed {
             step: self.step,
             embed: self.weights.embed,
@@ -92,7 +99,7 @@ impl Step<'_> {
         };
         self.kernels.embed.launch(each(self.tokens()), &embed)?;
         let len = self.tokens() * self.spec.hidden_size;
-        self.sums.all_reduce(self.member, &mut self.space.embedded, len)
+        all_reduce(self.sums, self.member, self.stopwatch, &mut self.space.embedded, len)
     }
 
     /// Mixes the last layer's output into the streams (`before`: what is added to `y`, if anything), and enters the next
@@ -103,6 +110,7 @@ impl Step<'_> {
         next: Option<(Site, DeviceAddress)>,
         is_first: bool,
     ) -> Result<(), RankError> {
+        self.enter(Family::Streams)?;
         let (space, null) = (&self.space, DeviceAddress::NULL);
         let none = Site { mix: null, base: null, scale: null };
         let (site, gain) = next.unwrap_or((none, null));
@@ -143,6 +151,7 @@ impl Step<'_> {
             factors.push(Factor::new(indexer.compressor.wgate, w.index_s.address()));
             factors.push(Factor::new(indexer.weights_proj, w.index_weights.address()));
         }
+        self.enter(Family::Inputs)?;
         self.dense(rounded(&w.x, spec.hidden_size), &factors)?;
         self.latents(place, layer)?;
         self.compress(place, layer)?;
@@ -150,6 +159,7 @@ impl Step<'_> {
         let w = &self.space;
         let mut factors = vec![Factor::new(layer.wq_b, w.q.address())];
         factors.extend(layer.indexer.iter().map(|i| Factor::new(i.wq_b, w.index_q.address())));
+        self.enter(Family::Queries)?;
         self.dense(rounded(&w.qr, spec.q_lora_rank), &factors)?;
         if let Some(indexer) = &layer.indexer {
             self.select(place, indexer)?;
@@ -163,6 +173,7 @@ impl Step<'_> {
     }
 
     fn latents(&self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
+        self.enter(Family::Latents)?;
         let latents = args::Latents {
             step: self.step,
             qr: self.space.qr.address(),
@@ -179,6 +190,7 @@ impl Step<'_> {
     }
 
     fn append_window(&self, place: Place, long_rows: bool) -> Result<(), RankError> {
+        self.enter(Family::Latents)?;
         let window = args::Window {
             step: self.step,
             latents: self.space.latents.address(),
@@ -193,6 +205,7 @@ impl Step<'_> {
     /// Entries and index keys that complete in this step, then the rows that later steps need.
     fn compress(&self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
         let Some(compressor) = &layer.compressor else { return Ok(()) };
+        self.enter(Family::Compress)?;
         let (w, kind) = (&self.space, place.spec.kind);
         let of =
             |c: &DeviceCompressor, k: DeviceAddress, s: DeviceAddress, ring: RingOf, pages, pool, width| {
@@ -251,10 +264,12 @@ impl Step<'_> {
             scale: (INDEX_DIM as f32).powf(-0.5) * (spec.index_heads as f32).powf(-0.5),
         };
         if visible <= spec.index_topk {
+            self.stopwatch.enter(Family::IndexSelect)?;
             return Ok(self.kernels.index_select.launch(each(tokens), &index)?);
         }
         let is_f32 = self.numerics.index_keys == IndexKeyFormat::F32;
         let tiles = self.kernels.index_tiles.as_ref().filter(|_| !is_f32);
+        self.stopwatch.enter(Family::IndexScores)?;
         match tiles {
             Some(tiles) => tiles.queries(&index)?,
             None => self.kernels.index_queries.launch(Grid(heads, tokens as u32, 1), &index)?,
@@ -264,11 +279,13 @@ impl Step<'_> {
             let count = group.min(tokens - first);
             (index.first, index.end) = (first as i32, (first + count) as i32);
             let keys = visible.div_ceil(SCORE_KEYS) as u32;
+            self.stopwatch.enter(Family::IndexScores)?;
             match tiles {
                 Some(tiles) => tiles.scores(&index)?,
                 None => self.kernels.index_scores.launch(Grid(keys, count as u32, 1), &index)?,
             }
-            self.sums.all_reduce(self.member, &mut w.scores, count * visible)?;
+            all_reduce(self.sums, self.member, self.stopwatch, &mut w.scores, count * visible)?;
+            self.stopwatch.enter(Family::IndexSelect)?;
             self.kernels.index_select.launch(each(count), &index)?;
         }
         Ok(())
@@ -276,11 +293,12 @@ impl Step<'_> {
 
     fn attend(&self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
         let (w, kind, heads) = (&self.space, place.spec.kind, self.shard.heads.len());
-        let entries = match kind {
-            LayerKind::Window => args::Entries::None,
-            LayerKind::Csa => args::Entries::Selected,
-            LayerKind::Hca => args::Entries::All,
+        let (entries, family) = match kind {
+            LayerKind::Window => (args::Entries::None, Family::WindowAttention),
+            LayerKind::Csa => (args::Entries::Selected, Family::CsaAttention),
+            LayerKind::Hca => (args::Entries::All, Family::HcaAttention),
         };
+        self.enter(family)?;
         let attention = args::Attention {
             step: self.step,
             q: w.q.address(),
@@ -319,6 +337,7 @@ impl Step<'_> {
 
     /// The grouped output projection, then the common one.
     fn project_out(&mut self, layer: &DeviceLayer) -> Result<(), RankError> {
+        self.enter(Family::Outputs)?;
         let (tokens, w) = (self.tokens(), &self.space);
         let (groups, rank) = (layer.wo_a.len(), self.spec.o_lora_rank);
         let of_group = |(group, matrix): (usize, &args::Matrix)| Factor {
@@ -333,12 +352,13 @@ impl Step<'_> {
         self.dense(Input { at: w.heads_out.address(), cols: heads, rounding: Rounding::Never }, &factors)?;
         self.dense(rounded(&w.z, groups * rank), &[Factor::new(layer.wo_b, w.y.address())])?;
         let len = tokens * self.spec.hidden_size;
-        self.sums.all_reduce(self.member, &mut self.space.y, len)
+        all_reduce(self.sums, self.member, self.stopwatch, &mut self.space.y, len)
     }
 
     /// Leaves the routed experts' sum in `y`, the shared one's output in `y_shared`.
     fn feed_forward(&mut self, layer: &DeviceLayer) -> Result<(), RankError> {
         let (tokens, spec, w) = (self.tokens(), self.spec, &self.space);
+        self.enter(Family::Gate)?;
         self.dense(rounded(&w.x, spec.hidden_size), &[Factor::new(layer.gate, w.gate.address())])?;
         let route = args::Route {
             step: self.step,
@@ -352,6 +372,7 @@ impl Step<'_> {
             factor: spec.routed_scaling_factor,
             unused: 0,
         };
+        self.enter(Family::Route)?;
         self.kernels.route.launch(each(tokens), &route)?;
         let routed = Routed {
             x: w.x.address(),
@@ -360,12 +381,13 @@ impl Step<'_> {
             y: w.y.address(),
             y_shared: w.y_shared.address(),
         };
-        self.experts.run(self.kernels, self.products, layer, routed, tokens)?;
+        self.experts.run(self.kernels, self.products, layer, routed, tokens, self.stopwatch)?;
         let len = tokens * spec.hidden_size;
-        self.sums.all_reduce(self.member, &mut self.space.y, len)
+        all_reduce(self.sums, self.member, self.stopwatch, &mut self.space.y, len)
     }
 
     fn head(&mut self, logits: &mut Vec<f32>) -> Result<(), RankError> {
+        self.enter(Family::Head)?;
         let spec = self.spec;
         for (group, draws) in self.layout.draws.chunks(LOGIT_ROWS).enumerate() {
             let first = self.draws_before + group * LOGIT_ROWS;
@@ -414,4 +436,18 @@ impl Step<'_> {
 fn attention_m_tiles(kind: LayerKind, head_tiles: usize, tokens: usize, rows: usize) -> usize {
     let token_pairs_share = kind != LayerKind::Csa && tokens >= 2 * rows;
     if head_tiles.is_multiple_of(2) || token_pairs_share { 2 } else { 1 }
+}
+
+/// Leaves the sum of all ranks' first `len` numbers in `x`.
+fn all_reduce(
+    sums: &Sums,
+    member: Option<&Member>,
+    stopwatch: &Stopwatch,
+    x: &mut Buffer<f32>,
+    len: usize,
+) -> Result<(), RankError> {
+    if member.is_some() {
+        stopwatch.enter(Family::Reduce)?;
+    }
+    sums.all_reduce(member, x, len)
 }

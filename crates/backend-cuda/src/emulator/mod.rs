@@ -9,8 +9,8 @@ pub use library::Order;
 
 use crate::cubins::Source;
 use crate::gpu::{
-    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, KernelFacts, Mark, Shape, SharedWord,
-    Staging,
+    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, KernelFacts, Shape, SharedWord, Staging,
+    Timeline,
 };
 use library::{Entry, Library};
 use memory::Memory;
@@ -58,7 +58,6 @@ pub struct EmulatedGpu {
     compiler: library::Compiler,
     memory: Arc<Mutex<Memory>>,
     launches: Arc<Mutex<Launches>>,
-    marks: Mutex<[Option<Instant>; 2]>,
 }
 
 impl EmulatedGpu {
@@ -69,7 +68,6 @@ impl EmulatedGpu {
             compiler: library::Compiler::open()?,
             memory: Arc::new(Mutex::new(Memory::new(MEMORY_BYTES))),
             launches: Arc::default(),
-            marks: Mutex::default(),
         })
     }
 
@@ -150,15 +148,31 @@ impl Gpu for EmulatedGpu {
         Ok(())
     }
 
-    fn mark(&self, mark: Mark) -> Result<(), GpuError> {
-        lock(&self.marks)[mark as usize] = Some(Instant::now());
-        Ok(())
+    fn timeline(&self) -> Result<Box<dyn Timeline>, GpuError> {
+        Ok(Box::new(EmulatedTimeline(Vec::new())))
+    }
+}
+
+/// Launches run before they return: the host's clock is the device's.
+struct EmulatedTimeline(Vec<Instant>);
+
+impl EmulatedTimeline {
+    fn at(&self, point: usize) -> Result<Instant, GpuError> {
+        self.0.get(point).copied().ok_or(GpuError::NoPoint { point, points: self.0.len() })
+    }
+}
+
+impl Timeline for EmulatedTimeline {
+    fn mark(&mut self, point: usize) -> Result<(), GpuError> {
+        match self.0.get_mut(point) {
+            Some(known) => *known = Instant::now(),
+            None => self.0.push(Instant::now()),
+        }
+        self.at(point).map(|_| ())
     }
 
-    fn microseconds(&self) -> Result<f64, GpuError> {
-        let [begin, end] = *lock(&self.marks);
-        let between = begin.zip(end).map(|(begin, end)| end.saturating_duration_since(begin));
-        Ok(between.unwrap_or_default().as_secs_f64() * 1e6)
+    fn microseconds(&self, from: usize, to: usize) -> Result<f64, GpuError> {
+        Ok(self.at(to)?.saturating_duration_since(self.at(from)?).as_secs_f64() * 1e6)
     }
 }
 

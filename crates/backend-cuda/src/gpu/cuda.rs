@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, Mark, Shape, SharedWord, Staging,
+    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, Shape, SharedWord, Staging, Timeline,
 };
 use crate::archive;
 use crate::cubins::{Cubins, Source};
@@ -35,7 +35,6 @@ pub struct CudaGpu {
     /// Whether it may still read what it was given when a copy returns, instead of what the driver staged.
     reads_pageable_memory: bool,
     store: KernelStore,
-    marks: [Event; 2],
 }
 
 impl CudaGpu {
@@ -47,7 +46,6 @@ impl CudaGpu {
             stream: Arc::new(Stream::new(device)?),
             reads_pageable_memory: device.reads_pageable_memory()?,
             store,
-            marks: [Event::new(device)?, Event::new(device)?],
         })
     }
 
@@ -80,10 +78,6 @@ impl CudaGpu {
                 std::fs::read(&path).map_err(|source| GpuError::File { path, source })
             }
         }
-    }
-
-    fn event(&self, mark: Mark) -> &Event {
-        &self.marks[mark as usize]
     }
 }
 
@@ -165,12 +159,33 @@ impl Gpu for CudaGpu {
         Ok(self.stream.synchronize()?)
     }
 
-    fn mark(&self, mark: Mark) -> Result<(), GpuError> {
-        Ok(self.event(mark).record(&self.stream)?)
+    fn timeline(&self) -> Result<Box<dyn Timeline>, GpuError> {
+        Ok(Box::new(CudaTimeline { device: self.device, stream: self.stream.clone(), events: Vec::new() }))
+    }
+}
+
+struct CudaTimeline {
+    device: Device,
+    stream: Arc<Stream>,
+    events: Vec<Event>,
+}
+
+impl CudaTimeline {
+    fn event(&self, point: usize) -> Result<&Event, GpuError> {
+        self.events.get(point).ok_or(GpuError::NoPoint { point, points: self.events.len() })
+    }
+}
+
+impl Timeline for CudaTimeline {
+    fn mark(&mut self, point: usize) -> Result<(), GpuError> {
+        if point == self.events.len() {
+            self.events.push(Event::new(self.device)?);
+        }
+        Ok(self.event(point)?.record(&self.stream)?)
     }
 
-    fn microseconds(&self) -> Result<f64, GpuError> {
-        Ok(self.event(Mark::End).microseconds_since(self.event(Mark::Begin))?)
+    fn microseconds(&self, from: usize, to: usize) -> Result<f64, GpuError> {
+        Ok(self.event(to)?.microseconds_since(self.event(from)?)?)
     }
 }
 

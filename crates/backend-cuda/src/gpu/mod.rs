@@ -39,6 +39,8 @@ pub enum GpuError {
     KernelNotLoaded { name: String, source: CudaError },
     #[error("{what} could not be brought to the GPU: {source}")]
     Upload { what: String, source: Box<GpuError> },
+    #[error("point {point} of a timeline that has {points} was never marked")]
+    NoPoint { point: usize, points: usize },
     #[error("a thread that loads weights cannot be started: {0}")]
     Thread(std::io::Error),
     #[error("{}: {source}", .path.display())]
@@ -62,13 +64,6 @@ impl GpuFacts {
         let multiprocessors = NonZeroU32::new(self.multiprocessors).unwrap_or(NonZeroU32::MIN);
         Target { name: self.name.clone(), sm: self.sm, multiprocessors }
     }
-}
-
-/// A point in a device's queue whose time it notes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    Begin,
-    End,
 }
 
 /// How a kernel is launched, whatever its arguments.
@@ -124,10 +119,17 @@ pub trait Gpu: Send + Sync {
 
     fn synchronize(&self) -> Result<(), GpuError>;
 
-    fn mark(&self, mark: Mark) -> Result<(), GpuError>;
+    /// A way to time what is queued.
+    fn timeline(&self) -> Result<Box<dyn Timeline>, GpuError>;
+}
 
-    /// Microseconds between the last two marks; waits for both.
-    fn microseconds(&self) -> Result<f64, GpuError>;
+/// Points in a device's queue whose times it notes.
+pub trait Timeline: Send {
+    /// Point `point` is here; where it was before is forgotten. Points are taken in order: the first use of each makes it.
+    fn mark(&mut self, point: usize) -> Result<(), GpuError>;
+
+    /// Microseconds from one marked point to a later one; waits for both.
+    fn microseconds(&self, from: usize, to: usize) -> Result<f64, GpuError>;
 }
 
 /// What tells devices of a machine apart.

@@ -109,26 +109,53 @@ impl Matmuls {
     /// Every address is live and as large as its field says, until the launches have run; all matrices of `experts` are
     /// such as [`Matmuls::takes`] takes, w1 and w3 `[width, hidden]` in one format, w2 `[hidden, width]`.
     pub unsafe fn experts(&self, call: &ExpertsCall, scratch: &ExpertsScratch) -> Result<(), MatmulError> {
+        // SAFETY: the caller's word.
+        unsafe {
+            self.experts_up(call, scratch)?;
+            self.experts_down(call, scratch)
+        }
+    }
+
+    /// The first half of [`Matmuls::experts`]: the sort, and w1 and w3.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn experts_up(&self, call: &ExpertsCall, scratch: &ExpertsScratch) -> Result<(), MatmulError> {
         check_call(call, scratch)?;
-        // A block has as many tokens as an expert can have, at most.
-        let (up, down) = (self.up.for_tokens(call.tokens), self.down.for_tokens(call.tokens));
-        let tile_tokens = up.variant.tokens as usize;
-        let tiles = tiles_max(call, tile_tokens) as u32;
-        let args = experts_args(call, scratch);
-        let slots = call.tokens * (call.per_token + 1);
+        let Loaded { variant, kernel } = self.up.for_tokens(call.tokens);
+        let tile_tokens = variant.tokens as usize;
+        let (sort, args) = (sort_args(call, scratch, tile_tokens), experts_args(call, scratch));
+        let blocks = (call.width as u32).div_ceil(variant.rows / 2);
         // SAFETY: each struct mirrors its kernel's; scratch buffers wait for queued work before they go, other addresses are
         // the caller's word; `check_call` saw that slots fit the scratch.
         unsafe {
-            let sort = sort_args(call, scratch, tile_tokens);
             self.sort.launch(Grid(call.count as u32 + 1, 1, 1), bytes_of(&sort))?;
-            let Loaded { variant, kernel } = up;
-            let inner_rows = variant.rows / 2;
-            kernel.launch(Grid((call.width as u32).div_ceil(inner_rows), tiles, 1), bytes_of(&args))?;
+            Ok(kernel.launch(Grid(blocks, tiles_max(call, tile_tokens) as u32, 1), bytes_of(&args))?)
+        }
+    }
+
+    /// The second half: w2, and the sums.
+    ///
+    /// # Safety
+    /// As there; the first half of the same call was queued before.
+    pub unsafe fn experts_down(
+        &self,
+        call: &ExpertsCall,
+        scratch: &ExpertsScratch,
+    ) -> Result<(), MatmulError> {
+        check_call(call, scratch)?;
+        // A block has as many tokens as an expert can have, at most; both halves use the tiles of the first.
+        let tile_tokens = self.up.for_tokens(call.tokens).variant.tokens as usize;
+        let tiles = tiles_max(call, tile_tokens) as u32;
+        let args = experts_args(call, scratch);
+        let slots = call.tokens * (call.per_token + 1);
+        // SAFETY: as of the first half.
+        unsafe {
             if call.inner.is_prepared_between() {
                 let (from, to) = (scratch.inner_exact.address(), scratch.inner.address());
                 self.prepare(call.inner.activations(), from, call.width, to, slots, call.width)?;
             }
-            let Loaded { variant, kernel } = down;
+            let Loaded { variant, kernel } = self.down.for_tokens(call.tokens);
             kernel.launch(Grid((call.hidden as u32).div_ceil(variant.rows), tiles, 1), bytes_of(&args))?;
             let columns = (call.hidden as u32 / 4).div_ceil(SMALL_THREADS);
             let combine = combine_args(call, scratch);

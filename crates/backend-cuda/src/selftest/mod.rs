@@ -22,6 +22,7 @@ pub use inputs::{Case, Exponents, Lengths, ListShape};
 pub use report::report;
 pub use run::{Options, SelftestError, run};
 
+use crate::ceiling;
 use crate::cubins::Source;
 use crate::decode::{Schedule, Variant};
 use overshot_gpu_model::Architecture;
@@ -32,7 +33,7 @@ pub fn sources() -> Vec<Source> {
         .iter()
         .chain(&Variant::ablations())
         .map(Variant::source)
-        .chain([timing::ceiling_source(), Schedule::source()])
+        .chain([ceiling::source(), Schedule::source()])
         .collect()
 }
 
@@ -40,5 +41,5 @@ pub fn sources() -> Vec<Source> {
 pub fn shipped_sources(architecture: &str) -> Vec<Source> {
     let sm = architecture.parse::<Architecture>().map_or(0, |architecture| architecture.sm);
     let shipped = Variant::shipped(sm);
-    shipped.iter().map(Variant::source).chain([timing::ceiling_source(), Schedule::source()]).collect()
+    shipped.iter().map(Variant::source).chain([ceiling::source(), Schedule::source()]).collect()
 }

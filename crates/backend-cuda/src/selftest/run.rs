@@ -4,6 +4,7 @@ use super::device_case::{DeviceCase, DevicePools, capacities, only_row, planned_
 use super::inputs::{Case, Exponents, HEAD_DIMS, Lengths, ListShape};
 use super::reference::{Distance, distance, reference};
 use super::{resources, timing};
+use crate::ceiling;
 use crate::cuda::CudaError;
 use crate::decode::{DecodeKernel, LaunchError, Schedule, Variant};
 use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
@@ -121,7 +122,7 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestErro
     let schedule = Schedule::load(&*cuda)?;
     let target = cuda.facts()?.target();
     let bench = Bench { gpu: cuda.clone(), cuda, schedule, target };
-    let read_gbs = timing::read_bandwidth(&bench, &facts)?;
+    let read_gbs = ceiling::read_bytes_per_s(&bench.gpu)? / 1e9;
     line(report, "ceiling", &serde_json::json!({ "read_gbs": read_gbs }))?;
     let (mut kernels, mut unread) = (Vec::new(), 0);
     let ablations = if options.repeats == 0 { Variant::ablations() } else { Vec::new() };

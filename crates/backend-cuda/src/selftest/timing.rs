@@ -1,14 +1,11 @@
 //! Times of replayed graphs: variants take turns, several index sets a graph, median and 10/90 percentiles.
-#![allow(unsafe_code)]
 
 use super::device_case::{self, DeviceCase, DevicePools, planned_parts};
 use super::inputs::{Case, HEAD_DIMS, Inputs, Lengths, ListShape};
 use super::run::{Bench, Options, SelftestError, line};
 use super::suites;
-use crate::cubins::Source;
-use crate::cuda::{DeviceFacts, Event, Graph};
+use crate::cuda::{Event, Graph};
 use crate::decode::DecodeKernel;
-use crate::gpu::{Buffer, DeviceAddress, Grid, Shape, bytes_of};
 use overshot_gpu_model::Lists;
 use serde::Serialize;
 use std::io::Write;
@@ -16,45 +13,6 @@ use std::io::Write;
 /// What a graph's launches read together: several times an L2 cache.
 const GRAPH_BYTES: usize = 300_000_000;
 const SETS_MAX: usize = 128;
-const CEILING_BYTES: usize = 4 << 30;
-
-pub(super) fn ceiling_source() -> Source {
-    Source {
-        name: "ceiling".into(),
-        text: include_str!("../../kernels/ceiling.cu"),
-        headers: &[],
-        definitions: vec![],
-    }
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Read {
-    from: DeviceAddress,
-    count: u64,
-    never: DeviceAddress,
-}
-
-/// GB/s of reading 4 GiB once, the best of a few runs: a ceiling is what is possible.
-pub(super) fn read_bandwidth(bench: &Bench, facts: &DeviceFacts) -> Result<f64, SelftestError> {
-    let bytes = CEILING_BYTES.min(facts.memory_bytes / 8);
-    let mut from = Buffer::<u8>::zeroed(&bench.gpu, bytes)?;
-    from.fill_bytes(0x5a)?;
-    let never = Buffer::<u32>::zeroed(&bench.gpu, 1)?;
-    let kernel = bench.gpu.load(&ceiling_source(), "read_all", Shape { threads: 512, shared_bytes: 0 })?;
-    let read = Read { from: from.address(), count: (bytes / 16) as u64, never: never.address() };
-    let (begin, end) = (Event::new(bench.cuda.device())?, Event::new(bench.cuda.device())?);
-    let mut best = f64::INFINITY;
-    for _ in 0..10 {
-        begin.record(bench.cuda.stream())?;
-        // SAFETY: `Read` mirrors the kernel's struct, its buffers live until the stream is synchronized below.
-        unsafe { kernel.launch(Grid(facts.multiprocessors * 4, 1, 1), bytes_of(&read)) }?;
-        end.record(bench.cuda.stream())?;
-        best = best.min(end.microseconds_since(&begin)?);
-    }
-    bench.cuda.stream().synchronize()?;
-    Ok(bytes as f64 / best / 1e3)
-}
 
 #[derive(Serialize)]
 struct Time<'a> {

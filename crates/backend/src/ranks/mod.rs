@@ -20,12 +20,13 @@ pub use shard::{Shard, ShardError};
 #[cfg(test)]
 mod tests;
 
-use crate::{Backend, BackendError, RowResult, StepMasks, StepPlan, StepResult};
+use crate::{Backend, BackendError, Family, RowResult, StepMasks, StepPlan, StepResult};
 use overshot_kv::PoolCapacity;
 use overshot_model::Spec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 use turn::Turn;
 use worker::{Fate, Masks, Order, Seat, Worker};
 
@@ -57,6 +58,14 @@ pub trait Rank: Send + 'static {
     /// # Errors
     /// What keeps this rank from going on.
     fn follow(&mut self, plan: &StepPlan) -> Result<(), Self::Error>;
+
+    /// Rank 0, of a plan that asks for it and was drawn last: its time by family of kernels, where that can be told.
+    ///
+    /// # Errors
+    /// What keeps this rank from going on.
+    fn families(&mut self) -> Result<Vec<(Family, Duration)>, Self::Error> {
+        Ok(Vec::new())
+    }
 
     /// Calls `work` once, on a thread where this rank likes to compute, and returns after it.
     fn host(&mut self, work: impl FnOnce(&mut Self) + Send)

@@ -99,7 +99,7 @@ impl Group {
         let wanted = Wanted::Token { sampling: Arc::new(Sampling::greedy()), seen: Vec::new(), choice };
         let pages = self.kv.table(self.set).unwrap().clone();
         let row = Row { tokens: vec![1], start, placeholder: None, pages, wanted };
-        StepPlan { number, page_ops, rows: vec![row] }
+        StepPlan { number, page_ops, rows: vec![row], ..StepPlan::default() }
     }
 
     fn submit(&mut self, number: u64) -> Result<(), BackendError> {

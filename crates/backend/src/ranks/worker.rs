@@ -1,7 +1,7 @@
 //! One rank's thread: takes orders, executes them, reports. Ends when it is told to, or for good with a reason.
 
 use super::{PLANS_UNDER_WAY, Rank};
-use crate::{BackendError, RowResult, StepMasks, StepPlan, StepResult};
+use crate::{BackendError, Family, RowResult, StepMasks, StepPlan, StepResult, Timing};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -178,7 +178,11 @@ impl Seat {
             }
         };
         let device_time = started.elapsed().saturating_sub(waited);
-        Ok(Some(StepResult { number: plan.number, rows, device_time }))
+        let families: Vec<(Family, Duration)> = match (&self.masks, plan.timing) {
+            (Masks::Come(_), Timing::ByFamily) => rank.families()?,
+            _ => Vec::new(),
+        };
+        Ok(Some(StepResult { number: plan.number, rows, device_time, families }))
     }
 }
 

@@ -197,7 +197,7 @@ impl Backend for ScriptedBackend {
         }
         self.failed = rows.iter().map(|row| row.failure.is_some()).collect();
         std::thread::sleep(step.ends.saturating_duration_since(Instant::now()));
-        Ok(StepResult { number: step.number, rows, device_time: step.device_time })
+        Ok(StepResult { number: step.number, rows, device_time: step.device_time, ..StepResult::default() })
     }
 }
 

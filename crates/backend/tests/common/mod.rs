@@ -48,7 +48,12 @@ impl<B: Backend> Plans<B> {
     pub fn submit(&mut self, rows: Vec<Row>) -> Result<u64, BackendError> {
         let number = self.next;
         self.next += 1;
-        self.inner.submit(StepPlan { number, page_ops: std::mem::take(&mut self.page_ops), rows })?;
+        self.inner.submit(StepPlan {
+            number,
+            page_ops: std::mem::take(&mut self.page_ops),
+            rows,
+            ..StepPlan::default()
+        })?;
         Ok(number)
     }
 

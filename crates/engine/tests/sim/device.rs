@@ -149,7 +149,7 @@ impl Device {
             return Err(format!("the ranks did different things in step {}", plan.number));
         }
         let device_time = Duration::from_nanos(self.busy_until - began);
-        Ok(StepResult { number: plan.number, rows, device_time })
+        Ok(StepResult { number: plan.number, rows, device_time, ..StepResult::default() })
     }
 }
 

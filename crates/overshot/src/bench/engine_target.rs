@@ -92,7 +92,7 @@ impl EngineTarget {
             },
             rehearsal: None,
         };
-        let Started { backend, on_processor } = start_backend(compute, &source, model.clone(), needs)?;
+        let Started { backend, on_processor, .. } = start_backend(compute, &source, model.clone(), needs)?;
         let machine = match on_processor {
             true => {
                 let machine = Machine::new(compute.threads.map(usize::from), working_set_bytes(&model));

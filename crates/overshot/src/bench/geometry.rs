@@ -3,12 +3,17 @@
 use crate::args::rank_count;
 use crate::failure::bad_input;
 use crate::model_source::ModelSource;
+use crate::outputs::check_place;
 use crate::usage::at_least_one;
-use anyhow::Context;
 use clap::Args;
+use overshot_lab::Settings;
+use overshot_lab::profile::analysis::Analysis;
+use overshot_lab::profile::runs::profile_of_runs;
+use overshot_lab::profile::{Experts, Forms};
+use overshot_lab::sweep::RunRecord;
 use overshot_model::{Config, Spec};
-use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 #[derive(Args, Clone, Debug)]
@@ -30,6 +35,10 @@ pub struct GeometryFlags {
     /// Tokens of a prompt that a step computes
     #[arg(long, value_name = "N", default_value = "512", allow_negative_numbers = true, value_parser = at_least_one, requires = "geometry")]
     chunk_tokens: NonZeroUsize,
+
+    /// Save where the time of a step goes to this file, for overshot lab profile --from
+    #[arg(long, value_name = "FILE.json", requires = "geometry")]
+    save_profile: Option<PathBuf>,
 }
 
 /// What is measured instead of a checkpoint.
@@ -37,6 +46,8 @@ pub struct Geometry {
     pub source: ModelSource,
     pub of_ranks: usize,
     pub chunk_tokens: usize,
+    /// For times that grow as more of them are touched.
+    experts: Option<Experts>,
 }
 
 #[derive(Clone, Debug)]
@@ -84,16 +95,47 @@ impl GeometryFlags {
         if self.rank_of > 1 {
             name += &format!(", one of {} ranks", self.rank_of);
         }
+        if let Some(path) = &self.save_profile {
+            check_place("--save-profile", path)?;
+        }
+        let number = |count: usize| u32::try_from(count).ok().and_then(NonZeroU32::new);
+        let experts = number(spec.experts).zip(number(spec.experts_per_token));
+        let experts = experts.map(|(all, used_by_a_request)| Experts { all, used_by_a_request });
         let source = ModelSource::Random { name, spec: Box::new(spec) };
-        Ok(Some(Geometry { source, of_ranks: self.rank_of, chunk_tokens: self.chunk_tokens.get() }))
+        let (of_ranks, chunk_tokens) = (self.rank_of, self.chunk_tokens.get());
+        Ok(Some(Geometry { source, of_ranks, chunk_tokens, experts }))
+    }
+
+    /// Where the time of decode steps goes, and how it grows with the batch; `None` where none were measured or families cannot
+    /// be told apart.
+    ///
+    /// # Errors
+    /// The profile cannot be saved.
+    pub fn profile(
+        &self,
+        geometry: &Geometry,
+        name: &str,
+        settings: &Settings,
+        runs: &[RunRecord],
+        seed: u64,
+    ) -> anyhow::Result<Option<Analysis>> {
+        if runs.iter().all(|run| run.measurement.family_ms.is_empty()) {
+            return Ok(None);
+        }
+        let profile = profile_of_runs(name, settings.clone(), runs)?;
+        if let Some(path) = &self.save_profile {
+            profile.write(path)?;
+        }
+        let forms = Forms { experts: geometry.experts, stairs: Vec::new() };
+        Ok(Some(Analysis::of(&profile, &forms, &[], &mut fastrand::Rng::with_seed(seed))?))
     }
 }
 
-fn spec_of(path: &PathBuf) -> anyhow::Result<Spec> {
+fn spec_of(path: &Path) -> anyhow::Result<Spec> {
     const CONFIG_BYTES_MAX: u64 = 16 << 20;
     crate::input::check_model_file(path, CONFIG_BYTES_MAX)?;
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| bad_input(format!("--geometry: cannot read {}: {error}", path.display())))?;
     let spec = Config::parse(&text, &path.display().to_string())?.spec;
     // Experts are made in FP4, which has scales for 32 columns.
     match [spec.hidden_size, spec.expert_width].into_iter().find(|width| !width.is_multiple_of(32)) {

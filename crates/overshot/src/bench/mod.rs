@@ -68,8 +68,15 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let points = points::points(arguments);
     let noise = points::largest_of_each_kind(&points);
     let noise = noise.map(|point| NoisePlan { point, blocks: arguments.noise_blocks }).collect();
-    let Measured { name, settings, results, seed } = arguments.sweep.measure(points, noise, arguments.geometry.geometry()?.as_ref())?;
+    let geometry = arguments.geometry.geometry()?;
+    let Measured { name, settings, results, seed } =
+        arguments.sweep.measure(points, noise, geometry.as_ref())?;
     let summary = Summary::of(results.records(), seed);
-    let report = SweepReport { name: &name, settings: &settings, summary: &summary };
+    let profile = match &geometry {
+        Some(geometry) => arguments.geometry.profile(geometry, &name, &settings, results.records(), seed)?,
+        None => None,
+    };
+    let report =
+        SweepReport { name: &name, settings: &settings, summary: &summary, profile: profile.as_ref() };
     arguments.outputs.write(&report, out)
 }

@@ -2,6 +2,7 @@
 
 use crate::failure::note;
 use crate::outputs::Report;
+use overshot_lab::profile::{self, analysis::Analysis};
 use overshot_lab::report::{self, Form, Plot, Summary, number};
 use overshot_lab::sweep::{Progress, RunKey, RunRecord};
 use overshot_lab::{Metric, Settings};
@@ -13,6 +14,8 @@ pub struct SweepReport<'a> {
     pub name: &'a str,
     pub settings: &'a Settings,
     pub summary: &'a Summary,
+    /// Of decode steps by family of kernels, where they were told apart.
+    pub profile: Option<&'a Analysis>,
 }
 
 impl Report for SweepReport<'_> {
@@ -29,7 +32,8 @@ impl Report for SweepReport<'_> {
     }
 
     fn text(&self, form: Form, out: &mut dyn Write) -> io::Result<()> {
-        report::write(self.summary, form, out)
+        report::write(self.summary, form, out)?;
+        self.profile.map_or(Ok(()), |analysis| profile::text::write(analysis, form, out))
     }
 
     fn json(&self) -> serde_json::Result<String> {
@@ -39,9 +43,11 @@ impl Report for SweepReport<'_> {
             settings: &'a Settings,
             #[serde(flatten)]
             summary: &'a Summary,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            profile: Option<&'a Analysis>,
         }
-        let SweepReport { name, settings, summary } = *self;
-        serde_json::to_string(&Json { name, settings, summary })
+        let SweepReport { name, settings, summary, profile } = *self;
+        serde_json::to_string(&Json { name, settings, summary, profile })
     }
 }
 

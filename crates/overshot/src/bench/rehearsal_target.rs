@@ -7,19 +7,25 @@ use super::geometry::Geometry;
 use crate::args::ComputeFlags;
 use crate::compute::{Cache, Needs, Started, ToLower, start_backend};
 use crate::failure::{DoesNotFit, bad_input, note};
+use overshot_backend::traffic::{DecodeShape, decode_bytes};
 use overshot_backend::{
-    Backend, Choice, PLANS_UNDER_WAY, Rehearsal, Row, RowResult, Sampling, StepPlan, StepResult, Wanted,
+    Backend, Choice, Family, Numerics, PLANS_UNDER_WAY, Rehearsal, Row, RowResult, Sampling, Shard, StepPlan,
+    StepResult, Timing, Wanted,
 };
 use overshot_engine::StepLoop;
 use overshot_kv::{Kv, PoolCapacity, SetId};
 use overshot_lab::stats::Sample;
 use overshot_lab::{LabError, Measurement, Metric, Point, Settings, Target};
-use std::collections::VecDeque;
+use overshot_model::Model;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Of what caches hold and of the tokens: every run measures the same.
 const SEED: u64 = 1;
+
+/// Steps whose time is told by family, after those that count: the events between families would be part of these.
+const FAMILY_STEPS: usize = 5;
 
 /// Sequences stand at different places within the entries that they fill, as those of a server do.
 const PLACES: usize = 128;
@@ -39,10 +45,13 @@ pub struct RehearsalOptions<'a> {
 
 pub struct RehearsalTarget {
     backend: Box<dyn Backend>,
+    model: Arc<Model>,
+    numerics: Numerics,
+    shard: Shard,
+    /// Of the device's memory, measured; `None` where the processor computes.
+    read_bytes_per_s: Option<f64>,
     kv: Kv,
     next_plan: u64,
-    /// Token ids that the rank has.
-    tokens: u32,
     context: usize,
     chunk_tokens: usize,
     most_steps: usize,
@@ -59,6 +68,19 @@ struct Batch {
     wanted: Vec<Wanted>,
 }
 
+/// When steps end: after so many, or a few and this time.
+#[derive(Clone, Copy)]
+struct Bounds {
+    most: usize,
+    time: Duration,
+}
+
+struct Step {
+    period: Duration,
+    device_time: Duration,
+    families: Vec<(Family, Duration)>,
+}
+
 impl RehearsalTarget {
     /// Leaves out decode points whose caches do not fit, the largest first. Returns those that are left.
     ///
@@ -69,12 +91,13 @@ impl RehearsalTarget {
         if compute.ranks()? > 1 {
             return Err(bad_input("--geometry measures one rank: name one device in --devices"));
         }
-        let Geometry { source, of_ranks, chunk_tokens } = geometry;
+        let Geometry { source, of_ranks, chunk_tokens, .. } = geometry;
         let model = Arc::new(source.open()?);
         let mut points = options.points.to_vec();
         points.sort_unstable();
-        let stream = context + WARM_UP_STEPS + most_steps.max(STEPS_MIN) + PLANS_UNDER_WAY;
-        let Started { backend, .. } = loop {
+        let steps = most_steps.max(STEPS_MIN) + FAMILY_STEPS + 2 * (WARM_UP_STEPS + PLANS_UNDER_WAY);
+        let stream = context + steps;
+        let Started { backend, read_bytes_per_s, .. } = loop {
             let prefill = most(&points, |point| match point {
                 Point::Prefill { tokens } => Some(tokens),
                 _ => None,
@@ -113,6 +136,7 @@ impl RehearsalTarget {
                 "numerics",
                 format!("kv {}, index keys {}, act {}", numerics.kv, numerics.index_keys, numerics.act),
             ),
+            ("batch_invariant", compute.batch_invariant.to_string()),
             ("prompt_tokens", context.to_string()),
             ("max_tokens", most_steps.to_string()),
             ("seconds", time.as_secs_f64().to_string()),
@@ -122,7 +146,10 @@ impl RehearsalTarget {
         let target = RehearsalTarget {
             kv: Kv::new(backend.capacity()),
             next_plan: 0,
-            tokens: (model.spec.vocab_size / of_ranks) as u32,
+            shard: Shard::of(&model.spec, 0, *of_ranks),
+            model,
+            numerics,
+            read_bytes_per_s,
             context,
             chunk_tokens: *chunk_tokens,
             most_steps,
@@ -150,6 +177,11 @@ impl RehearsalTarget {
         failed.map_or(Ok(result), |what| Err(anyhow::anyhow!(what)))
     }
 
+    /// One that the rank has.
+    fn token(&mut self) -> u32 {
+        self.random.u32(self.shard.vocab.start as u32..self.shard.vocab.end as u32)
+    }
+
     /// `count` sequences behind about the context, each a little less than the one before.
     fn batch(&mut self, count: usize) -> anyhow::Result<Batch> {
         let mut batch = Batch { sets: Vec::with_capacity(count), wanted: Vec::with_capacity(count) };
@@ -165,13 +197,13 @@ impl RehearsalTarget {
     }
 
     /// The next step of all sequences; the first one's tokens are random, the others those that the step before draws.
-    fn decode_plan(&mut self, batch: &Batch, is_first: bool) -> anyhow::Result<StepPlan> {
-        let mut plan = StepPlan { number: self.next_plan, ..StepPlan::default() };
+    fn decode_plan(&mut self, batch: &Batch, is_first: bool, timing: Timing) -> anyhow::Result<StepPlan> {
+        let mut plan = StepPlan { number: self.next_plan, timing, ..StepPlan::default() };
         for (row, (set, wanted)) in batch.sets.iter().zip(&batch.wanted).enumerate() {
             let start = self.kv.len(*set)?;
             plan.page_ops.extend(self.kv.extend(*set, 1)?);
             plan.rows.push(Row {
-                tokens: vec![self.random.u32(..self.tokens)],
+                tokens: vec![self.token()],
                 start,
                 placeholder: (!is_first).then_some(row),
                 pages: self.kv.table(*set)?.clone(),
@@ -181,17 +213,17 @@ impl RehearsalTarget {
         Ok(plan)
     }
 
-    /// Steps until `most` or, after a few, until the time is over: how long each took, and how long the backend computed.
-    fn decode_steps(&mut self, batch: &Batch) -> anyhow::Result<Vec<(Duration, Duration)>> {
+    /// Steps of a batch that has just begun, or goes on.
+    fn decode_steps(&mut self, batch: &Batch, bounds: Bounds, timing: Timing) -> anyhow::Result<Vec<Step>> {
         let mut steps = Vec::new();
         let (mut under_way, mut submitted) = (0, 0);
         let (mut started, mut ended) = (Instant::now(), Instant::now());
         loop {
             let counted = submitted.max(WARM_UP_STEPS) - WARM_UP_STEPS;
-            let goes_on = counted < self.most_steps.max(STEPS_MIN)
-                && (counted < STEPS_MIN || started.elapsed() < self.time);
+            let fewest = bounds.most.min(STEPS_MIN);
+            let goes_on = counted < fewest || (counted < bounds.most && started.elapsed() < bounds.time);
             while goes_on && under_way < self.plans_under_way {
-                let plan = self.decode_plan(batch, submitted == 0)?;
+                let plan = self.decode_plan(batch, submitted == 0, timing)?;
                 self.submit(plan)?;
                 (under_way, submitted) = (under_way + 1, submitted + 1);
             }
@@ -199,9 +231,9 @@ impl RehearsalTarget {
                 steps.drain(..WARM_UP_STEPS.min(steps.len()));
                 return Ok(steps);
             }
-            let result = self.collect()?;
+            let StepResult { device_time, families, .. } = self.collect()?;
             under_way -= 1;
-            steps.push((ended.elapsed(), result.device_time));
+            steps.push(Step { period: ended.elapsed(), device_time, families });
             ended = Instant::now();
             if steps.len() == WARM_UP_STEPS {
                 started = ended;
@@ -211,29 +243,42 @@ impl RehearsalTarget {
 
     fn decode(&mut self, count: usize) -> anyhow::Result<Measurement> {
         let batch = self.batch(count)?;
-        let steps = self.decode_steps(&batch)?;
-        let lengths: Vec<usize> =
-            batch.sets.iter().map(|set| self.kv.len(*set)).collect::<Result<_, _>>()?;
+        let bounds = Bounds { most: self.most_steps.max(STEPS_MIN), time: self.time };
+        let steps = self.decode_steps(&batch, bounds, Timing::Off)?;
+        let ended: usize = batch.sets.iter().map(|set| self.kv.len(*set)).sum::<Result<_, _>>()?;
+        let context = ended as f64 / count as f64 - steps.len() as f64 / 2.0;
+        let mut measurement = step_times(&steps, count)?;
+        measurement.set(Metric::ContextTokens, context);
+        let bounds = Bounds { most: FAMILY_STEPS, time: Duration::ZERO };
+        let timed = self.decode_steps(&batch, bounds, Timing::ByFamily)?;
+        self.set_families(&mut measurement, &timed, DecodeShape { rows: count, context: context as usize })?;
         for set in batch.sets {
             self.kv.free(set)?;
         }
-        let ms = |time: fn(&(Duration, Duration)) -> Duration| {
-            Sample::new("step times", steps.iter().map(|step| time(step).as_secs_f64() * 1e3).collect())
-        };
-        let periods = ms(|(period, _)| *period)?;
-        let seconds = periods.mean() * steps.len() as f64 / 1e3;
-        let mut measurement = Measurement::default();
-        measurement.set(Metric::StepMs, periods.median());
-        measurement.set(Metric::StepMsP99, periods.quantile(0.99));
-        measurement.set(Metric::DeviceMs, ms(|(_, device)| *device)?.median());
-        measurement.set(Metric::HostGapMs, ms(|(period, device)| period.saturating_sub(*device))?.median());
-        measurement.set(Metric::AnswerTokens, (count * steps.len()) as f64);
-        measurement.set(Metric::MeasuredS, seconds);
-        measurement.set(Metric::TokensPerS, (count * steps.len()) as f64 / seconds);
-        measurement.set(Metric::Steps, steps.len() as f64);
-        let ended = lengths.iter().sum::<usize>() as f64 / count as f64;
-        measurement.set(Metric::ContextTokens, ended - steps.len() as f64 / 2.0);
         Ok(measurement)
+    }
+
+    /// Medians by family, and what the bytes of each need at least, where the device's memory was measured.
+    fn set_families(
+        &self,
+        measurement: &mut Measurement,
+        steps: &[Step],
+        shape: DecodeShape,
+    ) -> anyhow::Result<()> {
+        let mut times: BTreeMap<Family, Vec<f64>> = BTreeMap::new();
+        for (family, time) in steps.iter().flat_map(|step| &step.families) {
+            times.entry(*family).or_default().push(time.as_secs_f64() * 1e3);
+        }
+        for (family, ms) in times {
+            measurement.family_ms.insert(family.to_string(), Sample::new("family times", ms)?.median());
+        }
+        let Some(rate) = self.read_bytes_per_s else { return Ok(()) };
+        let bytes = decode_bytes(&self.model, &self.shard, self.numerics, shape);
+        measurement.set(Metric::ReadGbPerS, rate / 1e9);
+        measurement.set(Metric::LimitMs, bytes.values().sum::<f64>() / rate * 1e3);
+        measurement.family_limit_ms =
+            bytes.into_iter().map(|(family, bytes)| (family.to_string(), bytes / rate * 1e3)).collect();
+        Ok(())
     }
 
     /// One prompt in chunks, two under way.
@@ -247,7 +292,7 @@ impl RehearsalTarget {
             plan.page_ops = self.kv.extend(set, count)?;
             let drawn = Wanted::Token { sampling: Arc::default(), seen: Vec::new(), choice: Choice::Free };
             plan.rows.push(Row {
-                tokens: (0..count).map(|_| self.random.u32(..self.tokens)).collect(),
+                tokens: (0..count).map(|_| self.token()).collect(),
                 start,
                 placeholder: None,
                 pages: self.kv.table(set)?.clone(),
@@ -272,6 +317,24 @@ impl RehearsalTarget {
         measurement.set(Metric::Requests, 1.0);
         Ok(measurement)
     }
+}
+
+fn step_times(steps: &[Step], streams: usize) -> Result<Measurement, LabError> {
+    let ms = |time: fn(&Step) -> Duration| {
+        Sample::new("step times", steps.iter().map(|step| time(step).as_secs_f64() * 1e3).collect())
+    };
+    let periods = ms(|step| step.period)?;
+    let (tokens, seconds) = ((streams * steps.len()) as f64, periods.mean() * steps.len() as f64 / 1e3);
+    let mut measurement = Measurement::default();
+    measurement.set(Metric::StepMs, periods.median());
+    measurement.set(Metric::StepMsP99, periods.quantile(0.99));
+    measurement.set(Metric::DeviceMs, ms(|step| step.device_time)?.median());
+    measurement.set(Metric::HostGapMs, ms(|step| step.period.saturating_sub(step.device_time))?.median());
+    measurement.set(Metric::AnswerTokens, tokens);
+    measurement.set(Metric::MeasuredS, seconds);
+    measurement.set(Metric::TokensPerS, tokens / seconds);
+    measurement.set(Metric::Steps, steps.len() as f64);
+    Ok(measurement)
 }
 
 fn streams_of(point: Point) -> Option<usize> {

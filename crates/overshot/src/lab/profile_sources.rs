@@ -111,7 +111,8 @@ fn measured(flags: &SourceFlags) -> anyhow::Result<Source> {
     let concurrency =
         if flags.concurrency.is_empty() { &CONCURRENCY_UNLESS_TOLD[..] } else { &flags.concurrency };
     let points = concurrency.iter().map(|streams| Point::Decode { streams: usize::from(*streams) });
-    let Measured { name, settings, results, seed } = flags.sweep.measure(points.collect(), Vec::new(), None)?;
+    let Measured { name, settings, results, seed } =
+        flags.sweep.measure(points.collect(), Vec::new(), None)?;
     let subject = flags.name.clone().unwrap_or(name);
     let profile = profile_of_runs(&subject, settings, results.records())?;
     let notes = results.records().iter().flat_map(|record| record.measurement.notes.iter().cloned());

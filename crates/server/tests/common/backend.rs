@@ -181,7 +181,7 @@ impl Backend for Parrot {
         if self.control.breaks.load(Ordering::SeqCst) {
             rows.clear();
         }
-        self.results.push_back(StepResult { number: plan.number, rows, device_time: Duration::ZERO });
+        self.results.push_back(StepResult { number: plan.number, rows, ..StepResult::default() });
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::device_step::Piece;
 use super::index::{IndexCase, IndexKernels};
 use crate::backend::RankError;
 use crate::decode::Variant;
-use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore, Mark};
+use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
 use fastrand::Rng;
 use overshot_backend::IndexKeyFormat;
 use serde::Serialize;
@@ -123,12 +123,12 @@ impl Run<'_> {
         passed: bool,
         launch: impl Fn() -> Result<(), E>,
     ) -> Result<Option<f64>, E> {
-        let mut times = Vec::new();
+        let (mut times, mut timeline) = (Vec::new(), self.gpu.timeline()?);
         for _ in 0..if passed { self.rounds } else { 0 } {
-            self.gpu.mark(Mark::Begin)?;
+            timeline.mark(0)?;
             launch()?;
-            self.gpu.mark(Mark::End)?;
-            times.push(self.gpu.microseconds()?);
+            timeline.mark(1)?;
+            times.push(timeline.microseconds(0, 1)?);
         }
         times.sort_by(f64::total_cmp);
         Ok(times.get(times.len() / 2).copied())

@@ -13,7 +13,7 @@ mod timeline;
 pub use steps::StepRule;
 
 use super::families::{FamilyRules, Pattern};
-use super::{Family, HOST_GAP, Profile, RunsByBatch, StepClock};
+use super::{Family, Profile, RunsByBatch, StepClock, largest_first};
 use crate::{LabError, Settings};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -150,12 +150,7 @@ pub fn profile_of_traces(subject: &str, traces: &[(u32, PathBuf, TracedSteps)]) 
             family.step_ms.entry(*batch).or_default().extend(runs);
         }
     }
-    // The largest first, as people read; the host gap is of another sort and stands last.
-    let most = |family: &Family| family.step_ms.values().flatten().copied().fold(0.0, f64::max);
-    families.sort_by(|one, other| {
-        let is_gap = |family: &Family| family.name == HOST_GAP;
-        is_gap(one).cmp(&is_gap(other)).then(most(other).total_cmp(&most(one)))
-    });
+    largest_first(&mut families);
     let settings = device.map(|device| ("card".to_owned(), device)).into_iter().collect::<Settings>();
     Profile::new(subject, settings, clock, step_ms, families)
 }
