@@ -118,62 +118,81 @@ fn neither_chunks_nor_parts_nor_the_order_of_threads_change_a_bit() {
     }
 }
 
-/// Prompts of every length, in batches of many sizes, each in two chunks: 99.9 % of logits are as near as the roundings allow, and
-/// a token is another one only where the two likeliest are nearer than that.
+/// Prompts of every length, in batches of many sizes, each in two chunks: 99.9 % of logits are within 0.05, and a token is another
+/// one only where the two likeliest are nearer than twice that. Rounded activations are another matter: sums in another order round
+/// some of them to the other side, and what follows from that with them, so that two devices in that mode are as far from each
+/// other as the mode is from float32; no farther is what can be asked.
 #[test]
 fn prompts_of_every_length_are_near_the_cpus_in_any_batch() {
     const NEAR: f32 = 0.05;
     let with_keys = |index_keys| Numerics { index_keys, ..Numerics::default() };
-    let mut all = vec![Numerics::EXACT, Numerics::default(), with_keys(IndexKeyFormat::Fp4), ROUNDED];
+    let all = [Numerics::EXACT, Numerics::default(), with_keys(IndexKeyFormat::Fp4), ROUNDED];
     for device in Device::all(Extent::Part) {
         let (folder, longest, batches) = match device.extent() {
             Extent::Whole => ("models/dsv4-mini", 300, &[1, 2, 3, 5, 33, 256][..]),
             Extent::Part => (FP8FP4, 10, &[1, 3, 6][..]),
         };
-        all.truncate(device.extent().choose(all.len(), 1));
         let model = open(folder);
-        let prompts = Prompt::all();
-        let long = prompts.iter().find(|prompt| prompt.prompt.len() >= 300).unwrap();
         let text: Vec<u32> = match device.extent() {
-            Extent::Whole => long.prompt[..longest].to_vec(),
+            Extent::Whole => {
+                Prompt::all().into_iter().find_map(|p| p.prompt.get(..longest).map(Vec::from)).unwrap()
+            }
             Extent::Part => random_tokens(&model, longest),
         };
-        for &numerics in &all {
-            let cpu =
-                Bench::start(&Cpu, &model, Setup::new(numerics, 1, longest)).feed_new(&text, &[usize::MAX]);
+        let on_cpu = |numerics| {
+            Bench::start(&Cpu, &model, Setup::new(numerics, 1, longest)).feed_new(&text, &[usize::MAX])
+        };
+        for &numerics in &all[..device.extent().choose(all.len(), 1)] {
+            let expected = on_cpu(numerics);
             let mut bench =
                 Bench::start(&device, &model, Setup::new(numerics, longest, longest * (longest + 1) / 2));
-            let mut lengths: Vec<usize> = (1..=longest).collect();
-            let mut random = overshot_testing::rng();
-            random.shuffle(&mut lengths);
-            let (mut differences, mut others) = (Vec::new(), Vec::new());
-            let mut rest = lengths.as_slice();
-            for &batch in batches {
-                let (now, later) = rest.split_at(batch);
-                rest = later;
-                let logits = last_logits(&mut bench, &text, now, &mut random);
-                for (length, ours) in now.iter().zip(logits) {
-                    let theirs = &cpu[(length - 1) * model.spec.vocab_size..][..model.spec.vocab_size];
-                    differences.extend(ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()));
-                    let (token, expected) = (argmax(&ours) as usize, argmax(theirs) as usize);
-                    if token != expected {
-                        others.push((*length, theirs[expected] - theirs[token]));
-                    }
-                }
-            }
-            assert!(rest.is_empty(), "batches do not hold every length");
-            differences.sort_by(f32::total_cmp);
-            let near = differences[differences.len() * 999 / 1000];
+            let ours = every_prefix(&mut bench, &text, batches);
+            let near = most_of(&ours, &expected);
+            let vocab = model.spec.vocab_size;
+            let rows = ours.chunks_exact(vocab).zip(expected.chunks_exact(vocab));
+            let margins = rows.filter_map(|(ours, theirs)| {
+                let (token, likeliest) = (argmax(ours) as usize, argmax(theirs) as usize);
+                (token != likeliest).then(|| theirs[likeliest] - theirs[token])
+            });
+            let farthest = margins.fold(0.0, f32::max);
             println!(
-                "{folder}, {numerics:?}: 99.9 % within {near}, other tokens (length, margin): {others:?}"
+                "{folder}, {numerics:?}: 99.9 % within {near}, another token's margin at most {farthest}"
             );
-            assert!(near <= NEAR, "{folder}, {numerics:?}: {near}");
-            assert!(
-                others.iter().all(|(_, margin)| *margin < 2.0 * NEAR),
-                "{folder}, {numerics:?}: {others:?}"
-            );
+            if numerics.act == Activations::Exact {
+                assert!(near <= NEAR && farthest < 2.0 * NEAR, "{folder}, {numerics:?}: {near}, {farthest}");
+            } else {
+                let from_exact = most_of(&expected, &on_cpu(Numerics::EXACT));
+                assert!(near <= from_exact, "{folder}, {numerics:?}: {near}, the mode itself {from_exact}");
+            }
         }
     }
+}
+
+/// What 99.9 % of all differences are within.
+fn most_of(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    let mut differences: Vec<f32> = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).collect();
+    differences.sort_by(f32::total_cmp);
+    differences[differences.len() * 999 / 1000]
+}
+
+/// The logits behind every prefix of `text`, shuffled into batches of these sizes, which hold all of them; each prefix in two
+/// chunks.
+fn every_prefix(bench: &mut Bench<CudaBackend>, text: &[u32], batches: &[usize]) -> Vec<f32> {
+    let mut lengths: Vec<usize> = (1..=text.len()).collect();
+    let mut random = overshot_testing::rng();
+    random.shuffle(&mut lengths);
+    let mut logits = vec![Vec::new(); text.len()];
+    let mut rest = lengths.as_slice();
+    for &batch in batches {
+        let (now, later) = rest.split_at(batch);
+        rest = later;
+        for (length, of_length) in now.iter().zip(last_logits(bench, text, now, &mut random)) {
+            logits[length - 1] = of_length;
+        }
+    }
+    assert!(rest.is_empty(), "batches do not hold every length");
+    logits.concat()
 }
 
 /// The logits behind the first tokens of `text`, as many as each length says, all of them in one batch of two chunks.
