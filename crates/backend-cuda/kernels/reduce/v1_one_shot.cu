@@ -51,7 +51,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce(const __grid_consta
     if (tid == 0) *count = launch;
     for (int i = begin + tid; i < end; i += THREADS) {
         float4 sum = load_past_l1((const float4*)(a.outboxes[0] + at) + i);
-        for (int rank = 1; rank < a.ranks; rank++) {
+        #pragma unroll
+        for (int rank = 1; rank < RANKS_MAX; rank++) {
+            if (rank >= a.ranks) break;
             const float4 other = load_past_l1((const float4*)(a.outboxes[rank] + at) + i);
             sum = make_float4(sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w);
         }
@@ -59,7 +61,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce(const __grid_consta
     }
     if (left >= 0) {
         float sum = load_past_l1(a.outboxes[0] + at + left);
-        for (int rank = 1; rank < a.ranks; rank++) sum += load_past_l1(a.outboxes[rank] + at + left);
+        #pragma unroll
+        for (int rank = 1; rank < RANKS_MAX; rank++)
+            if (rank < a.ranks) sum += load_past_l1(a.outboxes[rank] + at + left);
         a.x[left] = sum;
     }
 }

@@ -64,10 +64,13 @@ pub struct Streams {
     pub scale: DeviceAddress,
     pub gain: DeviceAddress,
     pub x: DeviceAddress,
+    pub partial: DeviceAddress,
     pub hidden: i32,
     pub iterations: i32,
     pub rms_eps: f32,
     pub hc_eps: f32,
+    pub tokens: i32,
+    pub slices: i32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

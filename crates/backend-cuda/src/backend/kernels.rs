@@ -32,6 +32,7 @@ fn source(name: &str, text: &'static str) -> Source {
 pub fn sources() -> Vec<Source> {
     vec![
         streams_source(),
+        slices_source(),
         matmul_source(),
         experts_source(),
         route_source(),
@@ -52,6 +53,10 @@ pub fn sources() -> Vec<Source> {
 
 fn streams_source() -> Source {
     source("streams_v1", file!("streams/v1_naive.cu"))
+}
+
+fn slices_source() -> Source {
+    source("streams_v2", file!("streams/v2_slices.cu"))
 }
 
 fn matmul_source() -> Source {
@@ -220,7 +225,8 @@ impl AroundDecode {
 
 pub struct Kernels {
     pub embed: Launcher<args::Embed>,
-    pub streams: Launcher<args::Streams>,
+    pub mix_streams: Launcher<args::Streams>,
+    pub enter_site: Launcher<args::Streams>,
     pub collapse_for_head: Launcher<args::Head>,
     pub dense: Launcher<args::Dense>,
     pub round_rows: Launcher<args::Round>,
@@ -246,6 +252,11 @@ pub struct Kernels {
 pub const THREADS: usize = 128;
 pub(crate) const SELECT_THREADS: u32 = 256;
 const SAMPLE_THREADS: u32 = 256;
+/// Dims of the streams that a block mixes, and tokens; what it leaves of each.
+pub const STREAM_SLICE: usize = 128;
+pub const STREAM_TOKENS: usize = 4;
+pub const STREAM_PARTIALS: usize = 32;
+const ENTER_THREADS: u32 = 512;
 pub(super) const REDUCE_THREADS: u32 = 512;
 pub const SCORE_KEYS: usize = 32;
 
@@ -266,7 +277,8 @@ impl Kernels {
         let t = THREADS as u32;
         Ok(Kernels {
             embed: Launcher::load(gpu, &streams, "embed", t)?,
-            streams: Launcher::load(gpu, &streams, "streams", t)?,
+            mix_streams: Launcher::load(gpu, &slices_source(), "mix", STREAM_SLICE as u32)?,
+            enter_site: Launcher::load(gpu, &slices_source(), "enter", ENTER_THREADS)?,
             collapse_for_head: Launcher::load(gpu, &streams, "collapse_for_head", t)?,
             dense: Launcher::load(gpu, &matmul, "dense", t)?,
             round_rows: Launcher::load(gpu, &matmul, "round_rows", t)?,

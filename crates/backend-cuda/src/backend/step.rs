@@ -5,7 +5,7 @@ use super::arguments as args;
 use super::decoding::Decode;
 use super::experts::{Experts, Routed};
 use super::inputs::{Layout, growing_pool};
-use super::kernels::{Kernels, SCORE_KEYS};
+use super::kernels::{Kernels, SCORE_KEYS, STREAM_SLICE, STREAM_TOKENS};
 use super::pools::{DevicePools, RingOf};
 use super::products::{Factor, Input, Products, Rounding};
 use super::rank::RankError;
@@ -114,6 +114,7 @@ impl Step<'_> {
         let (space, null) = (&self.space, DeviceAddress::NULL);
         let none = Site { mix: null, base: null, scale: null };
         let (site, gain) = next.unwrap_or((none, null));
+        let slices = self.spec.hidden_size.div_ceil(STREAM_SLICE);
         let streams = args::Streams {
             streams: space.streams.address(),
             embedded: if is_first { space.embedded.address() } else { null },
@@ -125,12 +126,20 @@ impl Step<'_> {
             scale: site.scale,
             gain,
             x: space.x.address(),
+            partial: space.stream_partials.address(),
             hidden: self.spec.hidden_size as i32,
             iterations: self.spec.hc_sinkhorn_iterations as i32,
             rms_eps: self.spec.rms_eps,
             hc_eps: self.spec.hc_eps,
+            tokens: self.tokens() as i32,
+            slices: slices as i32,
         };
-        Ok(self.kernels.streams.launch(each(self.tokens()), &streams)?)
+        let grid = Grid(slices as u32, self.tokens().div_ceil(STREAM_TOKENS) as u32, 1);
+        self.kernels.mix_streams.launch(grid, &streams)?;
+        match next {
+            Some(_) => Ok(self.kernels.enter_site.launch(each(self.tokens()), &streams)?),
+            None => Ok(()),
+        }
     }
 
     fn dense(&self, input: Input, factors: &[Factor]) -> Result<(), RankError> {

@@ -1,6 +1,7 @@
 //! Everything between a step's inputs and its logits, taken once: sizes follow from the model and the tokens of a part.
 //! What stands within a product is of `products.rs` and `experts.rs`.
 
+use super::kernels::{STREAM_PARTIALS, STREAM_SLICE};
 use crate::gpu::{Buffer, Gpu, GpuError};
 use overshot_backend::Shard;
 use overshot_model::{HEAD_DIM, INDEX_DIM, STREAMS, Spec};
@@ -15,6 +16,8 @@ const SCORES: usize = 1 << 24;
 pub struct Workspace {
     pub streams: Buffer<f32>,
     pub mixing: Buffer<f32>,
+    /// `[tokens, slices of the streams, what a slice leaves]`
+    pub stream_partials: Buffer<f32>,
     pub embedded: Buffer<f32>,
     pub x: Buffer<f32>,
     pub qr: Buffer<f32>,
@@ -61,6 +64,7 @@ impl Workspace {
         Ok(Workspace {
             streams: floats(STREAMS * hidden)?,
             mixing: floats(STREAMS + STREAMS * STREAMS)?,
+            stream_partials: floats(hidden.div_ceil(STREAM_SLICE) * STREAM_PARTIALS)?,
             embedded: floats(hidden)?,
             x: floats(hidden)?,
             qr: floats(spec.q_lora_rank)?,
