@@ -13,7 +13,7 @@ use crate::scheduler::{self, Decision, Demand, View};
 use crate::sequence::Sequence;
 use crate::trace::{Counters, StepRecord, StepTrace};
 use crate::{Clock, Event, Failure, Finish, Limits, Refused, Request, RequestId};
-use overshot_backend::{Backend, BackendError, StepMasks, StepPlan, StepResult, TokenMask};
+use overshot_backend::{Backend, BackendError, StepMasks, StepPlan, StepResult, Timing, TokenMask};
 use overshot_kv::{Kv, KvError, Pool};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -62,6 +62,7 @@ pub struct Engine {
     kv: Kv,
     limits: Limits,
     step_loop: StepLoop,
+    timing: Timing,
     clock: Clock,
     /// Positions that the cache can hold for a request that is alone.
     cache_positions: usize,
@@ -100,6 +101,7 @@ impl Engine {
             kv: Kv::new(capacity),
             limits,
             step_loop: if is_predictable { step_loop } else { StepLoop::Plain },
+            timing: Timing::Off,
             clock: Clock::system(),
             cache_positions: capacity.longest_set_tokens(),
             waiting: VecDeque::new(),
@@ -122,6 +124,11 @@ impl Engine {
     /// Replaces the clock that the trace is written by; nothing else reads it.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = clock;
+    }
+
+    /// Of steps that are planned from now on: whether the trace is told their time by family of kernels.
+    pub fn set_timing(&mut self, timing: Timing) {
+        self.timing = timing;
     }
 
     /// Queues a request.
@@ -352,7 +359,7 @@ impl Engine {
     }
 
     fn plan(&mut self, decision: &Decision) -> Result<(StepPlan, Vec<FlightRow>), EngineError> {
-        let mut plan = StepPlan { number: self.next_plan, ..StepPlan::default() };
+        let mut plan = StepPlan { number: self.next_plan, timing: self.timing, ..StepPlan::default() };
         self.next_plan += 1;
         let mut rows = Vec::with_capacity(decision.shares.len());
         for share in &decision.shares {
@@ -404,7 +411,7 @@ impl Engine {
             return Err(EngineError::WrongAnswer { number, rows, answered_number, answered_rows });
         }
         let began = self.last_end.unwrap_or(flight.submitted);
-        let device_time = result.device_time;
+        let (device_time, families) = (result.device_time, result.families.clone());
         let delivered_tokens = self.absorb(&flight, result, events);
         self.last_end = Some(ended);
         let record = StepRecord {
@@ -412,6 +419,7 @@ impl Engine {
             ended,
             host_time: flight.host_time + (self.clock.now() - ended),
             device_time,
+            families,
             period: ended - began,
             ..flight.record()
         };

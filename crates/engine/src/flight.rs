@@ -57,6 +57,7 @@ impl Flight {
             ended: Duration::ZERO,
             host_time: self.host_time,
             device_time: Duration::ZERO,
+            families: Vec::new(),
             period: Duration::ZERO,
         }
     }

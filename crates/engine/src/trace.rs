@@ -2,11 +2,12 @@
 //! nothing else of the engine.
 
 use crate::Finish;
+use overshot_backend::Family;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// One step, told when its result was taken in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepRecord {
     /// The number of its plan.
     pub number: u64,
@@ -29,6 +30,8 @@ pub struct StepRecord {
     pub host_time: Duration,
     /// Work of the backend, as the backend measured it.
     pub device_time: Duration,
+    /// The same by family of kernels, where the engine was told to ask and the backend can tell.
+    pub families: Vec<(Family, Duration)>,
     /// From the end of the step before, or from this one's submission if the engine was idle, to its own end.
     pub period: Duration,
 }
@@ -116,6 +119,7 @@ mod tests {
             ended: Duration::ZERO,
             host_time: Duration::ZERO,
             device_time: Duration::from_millis(3),
+            families: Vec::new(),
             period: Duration::from_millis(5),
         }
     }

@@ -5,7 +5,7 @@
 
 mod sim;
 
-use overshot_backend::{Sampling, SamplingError};
+use overshot_backend::{Family, Sampling, SamplingError, Timing};
 use overshot_engine::{
     Engine, EngineError, Event, Failure, Finish, Limits, Refused, Request, RequestId, StepLoop, Usage,
 };
@@ -262,6 +262,25 @@ fn idle_time_belongs_to_no_step() {
         run_until_idle(&mut engine);
         let longest = engine.trace().records().map(|record| record.period).max().unwrap();
         assert!(longest.as_nanos() <= 1000, "{longest:?} ({step_loop:?})");
+    }
+}
+
+#[test]
+fn steps_that_are_asked_leave_their_time_by_family_in_the_trace() {
+    for step_loop in [StepLoop::Plain, StepLoop::Overlapped] {
+        let device = Device::new(PoolCapacity::for_sets(1, 256), 5000, Fault::None);
+        let mut engine = Engine::new(device, Limits::default(), step_loop).unwrap();
+        engine.submit(request(&[1, 2], 20)).unwrap();
+        for timing in [Timing::Off, Timing::ByFamily, Timing::Off] {
+            engine.set_timing(timing);
+            (0..5).for_each(|_| drop(engine.step().unwrap()));
+        }
+        run_until_idle(&mut engine);
+        let told = engine.trace().records().map(|record| match record.families.as_slice() {
+            [] => false,
+            families => families == [(Family::Head, record.device_time)],
+        });
+        assert_eq!(told.filter(|is_told| *is_told).count(), 5, "{step_loop:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 //! through them keeps its size, and routing is about uniform.
 //!
 //! Matrices of a format are slices, from random places, of one run of numbers as long as the largest of them: a model of
-//! 160 GB takes 1.2 GB of host memory, most of it for the embedding. So caches of a processor may hold weights that those of
+//! 160 GB takes 1.5 GB of host memory, most of it for the embedding. So caches of a processor may hold weights that those of
 //! a real model would not stay in; on a device every matrix has bytes of its own.
 
 use crate::quant::{E2M1_VALUES, E4M3_VALUES, bf16_encode};
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 /// Numbers that are drawn; longer runs repeat them. Odd, so that rows of a matrix, which are even, do not.
 const DRAWN_MAX: usize = (16 << 20) - 3;
 
-/// Bytes behind the largest matrix of a format, within which matrices begin.
-const SLACK: usize = 8 << 20;
+/// Numbers of a format, as a multiple of its largest matrix: matrices begin anywhere within.
+const SPREAD: usize = 8;
 
 /// Of where matrices begin, in bytes.
 const ALIGN: usize = 64;
@@ -60,11 +60,11 @@ impl<'a> Maker<'a> {
         let halves = hidden * spec.vocab_size.max(2 * HEAD_DIM).max(spec.experts).max(spec.index_heads);
         let floats = (2 + STREAMS) * STREAMS * STREAMS * hidden;
         Maker {
-            codes: codes_of(&mut random, largest(&codes) + SLACK),
-            halves: uniform(&mut random, halves + SLACK / 2, unit_gain(hidden), |x| {
+            codes: codes_of(&mut random, SPREAD * largest(&codes)),
+            halves: uniform(&mut random, halves + halves / SPREAD, unit_gain(hidden), |x| {
                 bf16_encode(x).to_le_bytes()
             }),
-            floats: uniform(&mut random, floats + SLACK / 4, unit_gain(STREAMS * hidden), f32::to_le_bytes),
+            floats: uniform(&mut random, SPREAD * floats, unit_gain(STREAMS * hidden), f32::to_le_bytes),
             scales: BTreeMap::new(),
             spec,
             random,

@@ -4,8 +4,8 @@
 use super::memory::{Memory, check_rows};
 use super::model::{VOCAB, fold, logits};
 use overshot_backend::{
-    Backend, BackendError, Choice, Row, RowFailure, RowResult, Sampler, SamplingError, StepMasks, StepPlan,
-    StepResult, Wanted,
+    Backend, BackendError, Choice, Family, Row, RowFailure, RowResult, Sampler, SamplingError, StepMasks,
+    StepPlan, StepResult, Timing, Wanted,
 };
 use overshot_engine::Clock;
 use overshot_kv::{PageId, Pool, PoolCapacity};
@@ -149,7 +149,12 @@ impl Device {
             return Err(format!("the ranks did different things in step {}", plan.number));
         }
         let device_time = Duration::from_nanos(self.busy_until - began);
-        Ok(StepResult { number: plan.number, rows, device_time, ..StepResult::default() })
+        // All of it is one kernel's.
+        let families = match plan.timing {
+            Timing::ByFamily => vec![(Family::Head, device_time)],
+            Timing::Off => Vec::new(),
+        };
+        Ok(StepResult { number: plan.number, rows, device_time, families })
     }
 }
 

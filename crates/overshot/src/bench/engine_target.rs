@@ -1,11 +1,13 @@
 //! This process's engine as a target. The only file that knows both the engine and the lab: it pins a batch by submitting as
 //! many requests as the point has streams, waits until all of them decode, and reads the engine's own step trace.
 
+use super::families::{FAMILY_STEPS, set_families};
 use crate::args::ComputeFlags;
 use crate::compute::{Cache, Needs, Started, ToLower, start_backend};
 use crate::failure::bad_input;
 use crate::model_source::ModelSource;
 use anyhow::Context;
+use overshot_backend::Timing;
 use overshot_backend_cpu::roofline::{Machine, MachineLimits, StepShape, work, working_set_bytes};
 use overshot_engine::{Engine, Event, Finish, Limits, Request, RequestId, StepLoop, StepRecord};
 use overshot_kv::PoolCapacity;
@@ -73,7 +75,8 @@ impl EngineTarget {
             Limits { trace_steps: 1 << 16, ..Limits::for_batch(streams, Limits::default().chunk_tokens) };
         // The first stream answers while the prompts of the others are computed.
         let filling = streams * context.div_ceil(limits.chunk_tokens) + streams;
-        let answer_tokens = filling + WARM_UP_STEPS + most_steps + 1;
+        // Two steps more are planned before it is seen that one ended.
+        let answer_tokens = filling + WARM_UP_STEPS + most_steps + FAMILY_STEPS + 3;
         let stream = context + answer_tokens;
         let longest = stream.max(prefill + 1);
         if longest > model.spec.max_positions {
@@ -166,6 +169,7 @@ impl EngineTarget {
         }
         let ids: Vec<RequestId> = streams.keys().copied().collect();
         let measured = self.decode_all(&mut streams);
+        self.engine.set_timing(Timing::Off);
         // Whatever happened, the next point begins with an empty engine.
         for id in ids {
             self.engine.cancel(id);
@@ -175,6 +179,7 @@ impl EngineTarget {
         }
         let (steps, context) = measured?;
         let mut measurement = read_steps(&steps, count)?;
+        set_families(&mut measurement, steps.iter().map(|record| record.families.as_slice()))?;
         measurement.set(Metric::ContextTokens, context);
         if let Some(limits) = limits {
             let shape = StepShape { rows: count, tokens: 1, context: context as usize, drawn: count };
@@ -183,8 +188,8 @@ impl EngineTarget {
         Ok(measurement)
     }
 
-    /// Runs until all streams decode, a little further, and then the steps that count. Returns their records and the positions
-    /// behind a row, in the mean over rows and steps.
+    /// Runs until all streams decode, a little further, and then the steps that count, and some whose time is told by family.
+    /// Returns their records and the positions behind a row, in the mean over rows and steps that count.
     fn decode_all(&mut self, streams: &mut Streams) -> anyhow::Result<(Vec<StepRecord>, f64)> {
         let count = streams.len();
         while streams.values().any(|tokens| *tokens == 0) {
@@ -205,7 +210,15 @@ impl EngineTarget {
         }
         anyhow::ensure!(streams.len() == count, "a stream ended while it was measured");
         let context = self.context as f64 + f64::midpoint(before, generated(streams));
-        Ok((self.engine.trace().since(first).copied().collect(), context))
+        // The processor's backend cannot tell.
+        if self.machine.is_none() {
+            self.engine.set_timing(Timing::ByFamily);
+            for _ in 0..FAMILY_STEPS {
+                self.step(streams)?;
+            }
+            anyhow::ensure!(streams.len() == count, "a stream ended while its families were timed");
+        }
+        Ok((self.engine.trace().since(first).cloned().collect(), context))
     }
 
     fn prefill(&mut self, tokens: usize) -> anyhow::Result<Measurement> {
@@ -269,6 +282,7 @@ fn read_steps(records: &[StepRecord], streams: usize) -> anyhow::Result<Measurem
     let pure: Vec<&StepRecord> = records
         .iter()
         .filter(|record| record.decode_rows == streams && record.prefill_rows == 0 && record.preempted == 0)
+        .filter(|record| record.families.is_empty())
         .collect();
     anyhow::ensure!(!pure.is_empty(), "no step had all {streams} streams and nothing else");
     let ms = |time: fn(&StepRecord) -> Duration| -> Result<Sample, LabError> {

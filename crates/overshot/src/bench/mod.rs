@@ -2,6 +2,7 @@
 //! server that speaks the OpenAI API; the measuring itself is the lab's, this is its command line.
 
 mod engine_target;
+mod families;
 mod geometry;
 mod measure;
 mod output;

@@ -3,6 +3,7 @@
 //! that filling 256 such caches would take; what it computes means nothing.
 
 use super::engine_target::{STEPS_MIN, WARM_UP_STEPS, most};
+use super::families::{FAMILY_STEPS, set_families};
 use super::geometry::Geometry;
 use crate::args::ComputeFlags;
 use crate::compute::{Cache, Needs, Started, ToLower, start_backend};
@@ -17,15 +18,12 @@ use overshot_kv::{Kv, PoolCapacity, SetId};
 use overshot_lab::stats::Sample;
 use overshot_lab::{LabError, Measurement, Metric, Point, Settings, Target};
 use overshot_model::Model;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Of what caches hold and of the tokens: every run measures the same.
 const SEED: u64 = 1;
-
-/// Steps whose time is told by family, after those that count: the events between families would be part of these.
-const FAMILY_STEPS: usize = 5;
 
 /// Sequences stand at different places within the entries that they fill, as those of a server do.
 const PLACES: usize = 128;
@@ -251,34 +249,22 @@ impl RehearsalTarget {
         measurement.set(Metric::ContextTokens, context);
         let bounds = Bounds { most: FAMILY_STEPS, time: Duration::ZERO };
         let timed = self.decode_steps(&batch, bounds, Timing::ByFamily)?;
-        self.set_families(&mut measurement, &timed, DecodeShape { rows: count, context: context as usize })?;
+        set_families(&mut measurement, timed.iter().map(|step| step.families.as_slice()))?;
+        self.set_limits(&mut measurement, DecodeShape { rows: count, context: context as usize });
         for set in batch.sets {
             self.kv.free(set)?;
         }
         Ok(measurement)
     }
 
-    /// Medians by family, and what the bytes of each need at least, where the device's memory was measured.
-    fn set_families(
-        &self,
-        measurement: &mut Measurement,
-        steps: &[Step],
-        shape: DecodeShape,
-    ) -> anyhow::Result<()> {
-        let mut times: BTreeMap<Family, Vec<f64>> = BTreeMap::new();
-        for (family, time) in steps.iter().flat_map(|step| &step.families) {
-            times.entry(*family).or_default().push(time.as_secs_f64() * 1e3);
-        }
-        for (family, ms) in times {
-            measurement.family_ms.insert(family.to_string(), Sample::new("family times", ms)?.median());
-        }
-        let Some(rate) = self.read_bytes_per_s else { return Ok(()) };
+    /// What the bytes of each family need at least, where the device's memory was measured.
+    fn set_limits(&self, measurement: &mut Measurement, shape: DecodeShape) {
+        let Some(rate) = self.read_bytes_per_s else { return };
         let bytes = decode_bytes(&self.model, &self.shard, self.numerics, shape);
         measurement.set(Metric::ReadGbPerS, rate / 1e9);
         measurement.set(Metric::LimitMs, bytes.values().sum::<f64>() / rate * 1e3);
         measurement.family_limit_ms =
             bytes.into_iter().map(|(family, bytes)| (family.to_string(), bytes / rate * 1e3)).collect();
-        Ok(())
     }
 
     /// One prompt in chunks, two under way.
