@@ -1,6 +1,6 @@
 // Attention of every token of a step, prompt or answer: over its window and the compressed entries it may see.
 // Version 1: a block a head and token; a thread a key for the scores, a thread 4 dims for the values. It serves float32
-// entries; packed ones have version 2. What comes before and after attention is here for both.
+// entries; packed ones have version 2. What comes after attention is here for both, what comes before in v2_latents.cu.
 //
 // Latents of this step are read from `latents`, earlier ones from the pages: a long row overwrites the ring while its
 // own first tokens still need what was there, so `append_window` runs afterwards for those (before, for rows of up to
@@ -8,41 +8,6 @@
 #include "attention.cuh"
 
 constexpr int THREADS = 128, CHUNK = 1024, SHORT_ROW = RING - WINDOW;
-
-struct LatentsArgs {
-    Step step;
-    float* qr;                       // [tokens, q_lora]: normed in place
-    const float* q_norm;
-    float* latents;                  // [tokens, 512]: normed, rotated and rounded in place
-    const float* kv_norm;
-    u8* packed;                      // [tokens, 584]: the same as a packed entry
-    int q_lora, compressed, format;
-    float rms_eps;
-};
-
-// Grid: tokens.
-extern "C" __global__ void __launch_bounds__(THREADS) latents(const __grid_constant__ LatentsArgs a) {
-    __shared__ float latent[HEAD_DIM], parts[2][THREADS / 32];
-    __shared__ u32 scales[8];
-    const int token = blockIdx.x, tid = threadIdx.x;
-    float* qr = a.qr + (size_t)token * a.q_lora;
-    float squares = 0.f;
-    for (int i = tid; i < a.q_lora; i += THREADS) squares = fmaf(qr[i], qr[i], squares);
-    float inverse = 1.f / sqrtf(block_sum<THREADS>(squares, parts[0]) / a.q_lora + a.rms_eps);
-    for (int i = tid; i < a.q_lora; i += THREADS) qr[i] = qr[i] * inverse * a.q_norm[i];
-    float* own = a.latents + (size_t)token * HEAD_DIM;
-    squares = 0.f;
-    for (int d = tid; d < HEAD_DIM; d += THREADS) squares = fmaf(own[d], own[d], squares);
-    inverse = 1.f / sqrtf(block_sum<THREADS>(squares, parts[1]) / HEAD_DIM + a.rms_eps);
-    for (int d = tid; d < HEAD_DIM; d += THREADS) latent[d] = own[d] * inverse * a.kv_norm[d];
-    __syncthreads();
-    const float* rotation = rotation_of(a.step, token, a.compressed);
-    if (tid < ROPE_PAIRS) rotate_pair(latent + NOPE, tid, rotation[tid], rotation[32 + tid], 1.f);
-    __syncthreads();
-    if (a.format == KV_FP8) store_latent<THREADS>({nullptr, 0, 1, KV_FP8}, a.packed + (size_t)token * PACKED_BYTES, 0, latent, scales);
-    __syncthreads();
-    for (int d = tid; d < HEAD_DIM; d += THREADS) own[d] = latent[d];
-}
 
 struct WindowArgs {
     Step step;

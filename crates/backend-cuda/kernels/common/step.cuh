@@ -22,6 +22,7 @@ struct Step {
     const int* rows_pages;           // [rows]
     const int* tables[3];            // [rows]: where the row's pages of a growing pool start in `pages`
     const int* pages;
+    const int* completing[2];        // tokens that complete an entry: of CSA, of HCA layers
     const float* rotations;          // [tokens, 2, 64]: 32 cosines and 32 sines, of window and of compressed layers
     const float* frequencies;        // [2, 32]
     int tokens, rows;
@@ -50,33 +51,32 @@ __device__ __forceinline__ float latent_at(const Pages& p, const u8* page, int s
     return float_of_e4m3(data[dim]) * scale_of_ue8m0(page[p.slots * PACKED_DATA + slot * PACKED_SCALES + dim / 64]);
 }
 
-// Stores a latent of shared memory, all threads of the block together; what is stored is left in `latent`. `most` has room
-// for 7 numbers. Ends without a barrier.
-template <int THREADS> __device__ __forceinline__ void store_latent(const Pages& p, u8* page, int slot, float* latent, u32* scales) {
-    const int tid = threadIdx.x;
+// Stores a latent: of 128 threads, whole warps together, each has numbers 4 thread .. + 3. What is stored is left in `x`.
+__device__ __forceinline__ void store_latent(const Pages& p, u8* page, int slot, int thread, float (&x)[4]) {
+    const int dim = 4 * thread;
     if (p.format == KV_F32) {
-        for (int d = tid; d < HEAD_DIM; d += THREADS) ((float*)page)[slot * HEAD_DIM + d] = latent[d];
+        *(float4*)((float*)page + slot * HEAD_DIM + dim) = make_float4(x[0], x[1], x[2], x[3]);
         return;
     }
-    if (tid < 7) {
-        float most = 0.f;
-        for (int d = 0; d < 64; d++) most = fmaxf(most, fabsf(latent[tid * 64 + d]));
-        scales[tid] = scale_for_e4m3(most);
-    }
-    __syncthreads();
     u8* data = page + slot * PACKED_DATA;
-    if (tid < 8) page[p.slots * PACKED_DATA + slot * PACKED_SCALES + tid] = tid < 7 ? (u8)scales[tid] : 0;
-    for (int d = tid; d < HEAD_DIM; d += THREADS) {
-        if (d >= NOPE) {
-            const u32 half = bf16x2_of(latent[d], 0.f) & 0xffff;
-            ((u16*)(data + NOPE))[d - NOPE] = (u16)half;
-            latent[d] = low_bf16(half);
-        } else {
-            const u32 code = e4m3x2_of(latent[d] * reciprocal_of_ue8m0(scales[d / 64]), 0.f) & 0xff;
-            data[d] = (u8)code;
-            latent[d] = float_of_e4m3((u8)code) * scale_of_ue8m0(scales[d / 64]);
-        }
+    u8* scales = page + p.slots * PACKED_DATA + slot * PACKED_SCALES;
+    float most = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
+    for (int bit = 8; bit; bit /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, bit));   // 16 threads have a scale
+    if (dim >= NOPE) {
+        const uint2 halves = make_uint2(bf16x2_of(x[0], x[1]), bf16x2_of(x[2], x[3]));
+        *(uint2*)(data + NOPE + 2 * (dim - NOPE)) = halves;
+        x[0] = low_bf16(halves.x); x[1] = high_bf16(halves.x); x[2] = low_bf16(halves.y); x[3] = high_bf16(halves.y);
+        if (dim == NOPE) scales[NOPE / 64] = 0;
+        return;
     }
+    const u32 scale = scale_for_e4m3(most);
+    const float reciprocal = reciprocal_of_ue8m0(scale);
+    const u32 low = e4m3x2_of(x[0] * reciprocal, x[1] * reciprocal) & 0xffff, high = e4m3x2_of(x[2] * reciprocal, x[3] * reciprocal);
+    const u32 codes = low | high << 16;
+    *(u32*)(data + dim) = codes;
+    if (thread % 16 == 0) scales[thread / 16] = (u8)scale;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = float_of_e4m3((u8)(codes >> 8 * i)) * scale_of_ue8m0(scale);
 }
 
 // Rotates pair `i` of a 64-number tail; `direction` -1 turns back.

@@ -16,6 +16,7 @@ pub struct Step {
     pub rows_pages: DeviceAddress,
     pub tables: [DeviceAddress; 3],
     pub pages: DeviceAddress,
+    pub completing: [DeviceAddress; 2],
     pub rotations: DeviceAddress,
     pub frequencies: DeviceAddress,
     pub tokens: i32,
@@ -179,6 +180,7 @@ pub struct Compressor {
 pub struct Compress {
     pub step: Step,
     pub jobs: [Compressor; 2],
+    pub completing: DeviceAddress,
     pub rms_eps: f32,
     pub unused: i32,
 }

@@ -61,11 +61,14 @@ pub struct Layout {
     pub wanted: Vec<i32>,
     /// Token indices whose logits stay for a draw on the device.
     pub draws: Vec<i32>,
+    /// Tokens that complete an entry: of CSA, of HCA layers.
+    pub completing: [usize; 2],
     /// Where fields start among `words`, in the order of `args::Step`.
-    fields: [usize; 11],
+    fields: [usize; 13],
 }
 
 const GROWING: [Pool; 3] = [Pool::Csa, Pool::Hca, Pool::IndexKeys];
+const COMPRESSED: [LayerKind; 2] = [LayerKind::Csa, LayerKind::Hca];
 
 impl Layout {
     /// `drawn` is what the plan before drew, by row, for placeholders. One whose row failed becomes token 0: it has to be
@@ -110,6 +113,13 @@ impl Layout {
             layout.field(7 + at, starts);
         }
         layout.field(10, pages);
+        for (at, kind) in COMPRESSED.into_iter().enumerate() {
+            let completes = |position: &i32| (*position as usize + 1).is_multiple_of(kind.ratio());
+            let tokens = layout.positions().iter().enumerate().filter(|(_, position)| completes(position));
+            let tokens: Vec<i32> = tokens.map(|(token, _)| token as i32).collect();
+            layout.completing[at] = tokens.len();
+            layout.field(11 + at, tokens);
+        }
         layout
     }
 
@@ -150,7 +160,7 @@ impl Inputs {
         // the longest.
         let rows_max = tokens_max.min(capacity.pages(Pool::Window));
         let tables: usize = GROWING.iter().map(|pool| capacity.pages(*pool)).sum();
-        let words = 3 * tokens_max + 8 * rows_max + 1 + rows_max * tables;
+        let words = 5 * tokens_max + 8 * rows_max + 1 + rows_max * tables;
         let kinds = [RopeFrequencies::window(spec), RopeFrequencies::compressed(spec)];
         Ok(Inputs {
             words: Buffer::new(gpu, words)?,
@@ -172,6 +182,7 @@ impl Inputs {
             rows_pages: at(6),
             tables: [at(7), at(8), at(9)],
             pages: at(10),
+            completing: [at(11), at(12)],
             rotations: self.rotations.address(),
             frequencies: self.frequencies.address(),
             tokens: layout.tokens as i32,

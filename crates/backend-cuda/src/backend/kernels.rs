@@ -39,6 +39,7 @@ pub fn sources() -> Vec<Source> {
         compress_source(),
         index_source(),
         index_select_source(),
+        latents_source(),
         attention_source(),
         attention_tiles_source(1),
         attention_tiles_source(2),
@@ -72,11 +73,15 @@ fn route_source() -> Source {
 }
 
 fn compress_source() -> Source {
-    source("compress_v1", file!("compress/v1_naive.cu"))
+    source("compress_v2", file!("compress/v2_teams.cu"))
 }
 
 fn index_source() -> Source {
     source("index_v1", file!("index/v1_naive.cu"))
+}
+
+fn latents_source() -> Source {
+    source("latents_v2", file!("attention/v2_latents.cu"))
 }
 
 pub(crate) fn attention_source() -> Source {
@@ -248,9 +253,10 @@ pub struct Kernels {
     pub sample: Launcher<SampleArguments>,
 }
 
-/// Of all kernels of version 1 but `sample`.
+/// Of all kernels that name no other number.
 pub const THREADS: usize = 128;
 pub(crate) const SELECT_THREADS: u32 = 256;
+const COMPRESS_THREADS: u32 = 512;
 const SAMPLE_THREADS: u32 = 256;
 /// Dims of the streams that a block mixes, and tokens; what it leaves of each.
 pub const STREAM_SLICE: usize = 128;
@@ -285,13 +291,13 @@ impl Kernels {
             expert_up: Launcher::load(gpu, &experts, "expert_up", t)?,
             expert_down: Launcher::load(gpu, &experts, "expert_down", t)?,
             route: Launcher::load(gpu, &route_source(), "route", t)?,
-            compress: Launcher::load(gpu, &compress, "compress", t)?,
+            compress: Launcher::load(gpu, &compress, "compress", COMPRESS_THREADS)?,
             keep_rows: Launcher::load(gpu, &compress, "keep_rows", t)?,
             index_queries: Launcher::load(gpu, &index, "index_queries", t)?,
             index_scores: Launcher::load(gpu, &index, "index_scores", t)?,
             index_tiles: IndexTiles::load(gpu, index_heads)?,
             index_select: Launcher::load(gpu, &index_select_source(), "index_select", SELECT_THREADS)?,
-            latents: Launcher::load(gpu, &attention, "latents", t)?,
+            latents: Launcher::load(gpu, &latents_source(), "latents", t)?,
             append_window: Launcher::load(gpu, &attention, "append_window", t)?,
             attention: Launcher::load(gpu, &attention, "attention", t)?,
             attention_tiles: [tiles(1)?, tiles(2)?],

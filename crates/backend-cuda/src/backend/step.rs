@@ -195,7 +195,7 @@ impl Step<'_> {
             format: i32::from(self.numerics.kv == KvFormat::Fp8),
             rms_eps: self.spec.rms_eps,
         };
-        Ok(self.kernels.latents.launch(each(self.tokens()), &latents)?)
+        Ok(self.kernels.latents.launch(Grid(self.tokens() as u32, 2, 1), &latents)?)
     }
 
     fn append_window(&self, place: Place, long_rows: bool) -> Result<(), RankError> {
@@ -246,9 +246,12 @@ impl Step<'_> {
             let pool = args::GrowingPool::IndexKeys;
             compress.jobs[1] = of(&indexer.compressor, k, s, RingOf::Indexer(at), pages, pool, INDEX_DIM);
         }
-        let grid = Grid(self.tokens() as u32, 1 + u32::from(layer.indexer.is_some()), 1);
-        self.kernels.compress.launch(grid, &compress)?;
-        Ok(self.kernels.keep_rows.launch(grid, &compress)?)
+        let of_kind = usize::from(kind == LayerKind::Hca);
+        compress.completing = self.step.completing[of_kind];
+        let jobs = 1 + u32::from(layer.indexer.is_some());
+        let completing = self.layout.completing[of_kind];
+        self.kernels.compress.launch(Grid(completing as u32, jobs, 1), &compress)?;
+        Ok(self.kernels.keep_rows.launch(Grid(self.tokens() as u32, jobs, 1), &compress)?)
     }
 
     /// Chooses the entries of every token, in groups whose scores fit.

@@ -106,6 +106,7 @@ impl DeviceStep {
             rows_pages: words.at(window_pages),
             tables: tables.map(|at| words.at(at)),
             pages: words.at(pages),
+            completing: [DeviceAddress::NULL; 2],
             rotations: on_device.address(),
             frequencies: DeviceAddress::NULL,
             tokens: tokens.len() as i32,
