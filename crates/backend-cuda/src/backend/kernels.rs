@@ -69,7 +69,7 @@ fn experts_source() -> Source {
 }
 
 fn route_source() -> Source {
-    source("route_v1", file!("route/v1_naive.cu"))
+    source("route_v2", file!("route/v2_warps.cu"))
 }
 
 fn compress_source() -> Source {
@@ -256,6 +256,8 @@ pub struct Kernels {
 /// Of all kernels that name no other number.
 pub const THREADS: usize = 128;
 pub(crate) const SELECT_THREADS: u32 = 256;
+/// A warp a token of `route`.
+pub(super) const ROUTE_TOKENS: usize = THREADS / 32;
 const COMPRESS_THREADS: u32 = 512;
 const SAMPLE_THREADS: u32 = 256;
 /// Dims of the streams that a block mixes, and tokens; what it leaves of each.
@@ -306,3 +308,6 @@ impl Kernels {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

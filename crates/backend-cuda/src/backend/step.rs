@@ -5,7 +5,7 @@ use super::arguments as args;
 use super::decoding::Decode;
 use super::experts::{Experts, Routed};
 use super::inputs::{Layout, growing_pool};
-use super::kernels::{Kernels, SCORE_KEYS, STREAM_SLICE, STREAM_TOKENS};
+use super::kernels::{Kernels, ROUTE_TOKENS, SCORE_KEYS, STREAM_SLICE, STREAM_TOKENS};
 use super::pools::{DevicePools, RingOf};
 use super::products::{Factor, Input, Products, Rounding};
 use super::rank::RankError;
@@ -52,9 +52,9 @@ pub struct Place {
     pub spec: LayerSpec,
 }
 
-/// Grid of one block a token.
-fn each(tokens: usize) -> Grid {
-    Grid(tokens as u32, 1, 1)
+/// Grid of one block for each of so many.
+fn each(count: usize) -> Grid {
+    Grid(count as u32, 1, 1)
 }
 
 /// An input that FP8 and FP4 matrices read rounded, where a mode says so.
@@ -385,7 +385,7 @@ impl Step<'_> {
             unused: 0,
         };
         self.enter(Family::Route)?;
-        self.kernels.route.launch(each(tokens), &route)?;
+        self.kernels.route.launch(each(tokens.div_ceil(ROUTE_TOKENS)), &route)?;
         let routed = Routed {
             x: w.x.address(),
             ids: w.ids.address(),
