@@ -33,6 +33,7 @@ pub fn sources() -> Vec<Source> {
     vec![
         streams_source(),
         slices_source(),
+        head_source(),
         matmul_source(),
         experts_source(),
         route_source(),
@@ -58,6 +59,10 @@ fn streams_source() -> Source {
 
 fn slices_source() -> Source {
     source("streams_v2", file!("streams/v2_slices.cu"))
+}
+
+fn head_source() -> Source {
+    source("head_v2", file!("streams/v2_head.cu"))
 }
 
 fn matmul_source() -> Source {
@@ -258,6 +263,7 @@ pub const THREADS: usize = 128;
 pub(crate) const SELECT_THREADS: u32 = 256;
 /// A warp a token of `route`.
 pub(super) const ROUTE_TOKENS: usize = THREADS / 32;
+const HEAD_THREADS: u32 = 1024;
 const COMPRESS_THREADS: u32 = 512;
 const SAMPLE_THREADS: u32 = 256;
 /// Dims of the streams that a block mixes, and tokens; what it leaves of each.
@@ -287,7 +293,7 @@ impl Kernels {
             embed: Launcher::load(gpu, &streams, "embed", t)?,
             mix_streams: Launcher::load(gpu, &slices_source(), "mix", STREAM_SLICE as u32)?,
             enter_site: Launcher::load(gpu, &slices_source(), "enter", ENTER_THREADS)?,
-            collapse_for_head: Launcher::load(gpu, &streams, "collapse_for_head", t)?,
+            collapse_for_head: Launcher::load(gpu, &head_source(), "collapse_for_head", HEAD_THREADS)?,
             dense: Launcher::load(gpu, &matmul, "dense", t)?,
             round_rows: Launcher::load(gpu, &matmul, "round_rows", t)?,
             expert_up: Launcher::load(gpu, &experts, "expert_up", t)?,
