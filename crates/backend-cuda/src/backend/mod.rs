@@ -32,6 +32,7 @@ pub use crate::matmul::Company;
 pub use budget::{Budget, BudgetError, CacheSize, Demand, Obstacle, RESERVE_BYTES, plan};
 pub use kernels::{attention_tiles_shape, sources};
 pub use rank::RankError;
+pub(crate) use sums::Sums;
 
 use crate::gpu::{Gpu, GpuError};
 use loading::Progress;
@@ -43,7 +44,6 @@ use overshot_kv::PoolCapacity;
 use overshot_model::{Model, Spec};
 use rank::CudaRank;
 use std::sync::Arc;
-use sums::Sums;
 use weights::DeviceWeights;
 
 /// How a [`CudaBackend`] runs.

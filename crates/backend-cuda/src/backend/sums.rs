@@ -48,6 +48,7 @@ struct Place {
 
 /// How a rank sums.
 pub struct Sums {
+    ranks: usize,
     /// None where there are no peers, or some cannot be reached.
     place: Option<Place>,
 }
@@ -57,7 +58,7 @@ impl Sums {
     pub fn between(gpus: &[Arc<dyn Gpu>]) -> Result<Vec<Sums>, GpuError> {
         let ranks = gpus.len();
         if !(2..=REDUCE_RANKS_MAX).contains(&ranks) || !all_reach_all(gpus)? {
-            return Ok((0..ranks).map(|_| Sums { place: None }).collect());
+            return Ok((0..ranks).map(|_| Sums { ranks, place: None }).collect());
         }
         let outboxes = gpus.iter().map(|gpu| Outbox::new(gpu, ranks)).collect::<Result<Vec<_>, _>>()?;
         // Words are zero before a peer's kernel sets one.
@@ -69,9 +70,18 @@ impl Sums {
         let group = Arc::new(Group { outboxes, abandoned: gpus[0].shared_word()?, blocks });
         let place = |(rank, gpu): (usize, &Arc<dyn Gpu>)| {
             let kernel = Launcher::load(&**gpu, &reduce_source(), "reduce", REDUCE_THREADS)?;
-            Ok(Sums { place: Some(Place { rank, kernel, group: group.clone() }) })
+            Ok(Sums { ranks, place: Some(Place { rank, kernel, group: group.clone() }) })
         };
         gpus.iter().enumerate().map(place).collect()
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Rather than by way of the host.
+    pub fn by_devices(&self) -> bool {
+        self.place.is_some()
     }
 
     /// Makes the first `len` numbers of `x` the sums of all ranks'.

@@ -1,5 +1,6 @@
 //! `gpu-check run`: every decode kernel against float64, then timed; `gpu-check prefill`: attention and indexer of many
-//! tokens likewise; `gpu-check matmul`: products and experts against float64. `gpu-check build FOLDER ARCHITECTURE...`: cubins
+//! tokens likewise; `gpu-check matmul`: products and experts against float64;
+//! `gpu-check sums`: sums over several GPUs. `gpu-check build FOLDER ARCHITECTURE...`: cubins
 //! for a machine that has a GPU but no compiler; `gpu-check archive FILE`: the kernels of a release, for the build to put into
 //! the binary. Both need NVRTC, no GPU. `gpu-check load MODEL DEVICE..`: how fast weights come to GPUs, beside a plain read.
 
@@ -17,7 +18,8 @@ const USAGE: &str = "usage: gpu-check build FOLDER ARCHITECTURE... [--only NAME]
        gpu-check run [--cubins FOLDER] [--out FILE] [--seed N] [--rounds N] [--pool-entries N] [--repeats N] [--splits N] [--only NAME]...
                      [--decode-kernel NAME[:PARTS]] [--case NAME]... [--suite main|steps|few|large|long|uneven]... [--prices ROW,PART]
        gpu-check prefill [--seed N] [--rounds N]
-       gpu-check matmul [SEED]";
+       gpu-check matmul [SEED]
+       gpu-check sums [DEVICE]...";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
         Some((command, rest)) if command == "build" => build(rest),
         Some((command, [file, only @ ..])) if command == "archive" => write_archive(file, only),
         Some((command, [model, devices @ ..])) if command == "load" => load(model, devices),
+        Some((command, devices)) if command == "sums" => sums(devices),
         Some((command, rest)) if command == "run" => run(rest),
         Some((command, rest)) if command == "prefill" => check_prefill(rest),
         Some((command, rest)) if command == "matmul" && rest.len() <= 1 => check_matmul(rest.first()),
@@ -141,6 +144,12 @@ fn check_matmul(seed: Option<&String>) -> Outcome {
     let seed = seed.map_or_else(|| Ok(fastrand::u64(..)), |seed| seed.parse())?;
     eprintln!("seed {seed}");
     Ok(matmul::run(seed, &mut std::io::stdout())?)
+}
+
+fn sums(ordinals: &[String]) -> Outcome {
+    let ordinals: Vec<usize> = ordinals.iter().map(|number| number.parse()).collect::<Result<_, _>>()?;
+    let gpus = devices::open(if ordinals.is_empty() { &[0, 1] } else { &ordinals })?;
+    Ok(selftest::sums::run(&gpus, &mut std::io::stdout())?)
 }
 
 fn prices(value: &str) -> Result<[i32; 2], Box<dyn std::error::Error>> {

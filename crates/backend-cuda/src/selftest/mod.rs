@@ -14,6 +14,7 @@ mod report;
 mod resources;
 mod run;
 mod suites;
+pub mod sums;
 #[cfg(test)]
 mod tests;
 mod timing;
