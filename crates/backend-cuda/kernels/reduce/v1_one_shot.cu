@@ -13,7 +13,7 @@ struct ReduceArgs {
     float* x;                        // [len]: this rank's summand, then the sum
     float* outboxes[RANKS_MAX];      // by rank: [2, slot]
     u32* words[RANKS_MAX];           // by rank: [ranks + 1, blocks]: launches that each rank has delivered for, then its own count
-    const u32* abandoned;            // not 0 once a rank has left: nobody waits for it
+    const u32* abandoned;            // by rank: not 0 once it has left
     i64 slot;
     int len, rank, ranks, unused;
 };
@@ -39,11 +39,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce(const __grid_consta
     if (tid < a.ranks && tid != a.rank) {
         store_release_system(a.words[tid] + a.rank * blocks + block, launch);
         const u32* word = a.words[a.rank] + tid * blocks + block;
-        // Counts may wrap around. A rank that left may have delivered before: its word is looked at once more.
+        // Counts may wrap around. A rank that left may have delivered all before: its word is looked at once more.
         bool is_abandoned = false;
         while (all_there && (int)(load_acquire_system(word) - launch) < 0) {
             all_there = !is_abandoned;
-            is_abandoned = load_acquire_system(a.abandoned) != 0;
+            is_abandoned = load_acquire_system(a.abandoned + tid) != 0;
             pause_for_a_peer();
         }
     }

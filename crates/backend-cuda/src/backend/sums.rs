@@ -1,13 +1,13 @@
 //! Sums over all ranks: on the devices where each reaches the others' memory, else by way of the host. Both add in the order
 //! of ranks, so they give the same bits.
 //!
-//! A rank that leaves raises a word that waiting kernels look at, so nobody waits for it; what they leave behind is no sum, and
+//! A rank that leaves raises a word of its own that kernels look at which wait for it, so nobody does in vain; what they leave behind is no sum, and
 //! the next meeting on the host says who is gone. What ranks share lives until the last of them is gone.
 
 use super::arguments::{self as args, REDUCE_RANKS_MAX};
 use super::kernels::{Launcher, REDUCE_THREADS, reduce_source};
 use super::rank::RankError;
-use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, Grid, SharedWord};
+use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, Grid, SharedWords};
 use overshot_backend::Member;
 use std::sync::Arc;
 
@@ -31,10 +31,10 @@ impl Outbox {
     }
 }
 
-/// All outboxes of a group by rank, and the word that tells of a rank that left.
+/// All outboxes of a group by rank, and the words that tell of ranks that left.
 struct Group {
     outboxes: Vec<Outbox>,
-    abandoned: Box<dyn SharedWord>,
+    abandoned: Box<dyn SharedWords>,
     /// The same of all ranks and launches; few enough for every device to run all of them at once beside other work.
     blocks: u32,
 }
@@ -67,7 +67,7 @@ impl Sums {
         for gpu in gpus {
             blocks = blocks.min(gpu.facts()?.multiprocessors / 4).max(1);
         }
-        let group = Arc::new(Group { outboxes, abandoned: gpus[0].shared_word()?, blocks });
+        let group = Arc::new(Group { outboxes, abandoned: gpus[0].shared_words(ranks)?, blocks });
         let place = |(rank, gpu): (usize, &Arc<dyn Gpu>)| {
             let kernel = Launcher::load(&**gpu, &reduce_source(), "reduce", REDUCE_THREADS)?;
             Ok(Sums { ranks, place: Some(Place { rank, kernel, group: group.clone() }) })
@@ -140,7 +140,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.group.abandoned.raise();
+        self.group.abandoned.raise(self.rank);
     }
 }
 

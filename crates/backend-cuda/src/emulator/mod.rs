@@ -9,7 +9,7 @@ pub use library::Order;
 
 use crate::cubins::Source;
 use crate::gpu::{
-    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, KernelFacts, Shape, SharedWord, Staging,
+    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, KernelFacts, Shape, SharedWords, Staging,
     Timeline,
 };
 use library::{Entry, Library};
@@ -124,8 +124,8 @@ impl Gpu for EmulatedGpu {
         Ok(other == Identity::Emulated)
     }
 
-    fn shared_word(&self) -> Result<Box<dyn SharedWord>, GpuError> {
-        Ok(Box::new(EmulatedWord(Box::default())))
+    fn shared_words(&self, count: usize) -> Result<Box<dyn SharedWords>, GpuError> {
+        Ok(Box::new(EmulatedWords((0..count).map(|_| AtomicU32::new(0)).collect())))
     }
 
     fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError> {
@@ -176,15 +176,17 @@ impl Timeline for EmulatedTimeline {
     }
 }
 
-struct EmulatedWord(Box<AtomicU32>);
+struct EmulatedWords(Box<[AtomicU32]>);
 
-impl SharedWord for EmulatedWord {
+impl SharedWords for EmulatedWords {
     fn address(&self) -> DeviceAddress {
         DeviceAddress(self.0.as_ptr() as u64)
     }
 
-    fn raise(&self) {
-        self.0.store(1, Ordering::Release);
+    fn raise(&self, index: usize) {
+        if let Some(word) = self.0.get(index) {
+            word.store(1, Ordering::Release);
+        }
     }
 }
 

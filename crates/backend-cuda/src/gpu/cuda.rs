@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, Shape, SharedWord, Staging, Timeline,
+    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, Shape, SharedWords, Staging, Timeline,
 };
 use crate::archive;
 use crate::cubins::{Cubins, Source};
@@ -131,8 +131,8 @@ impl Gpu for CudaGpu {
         }
     }
 
-    fn shared_word(&self) -> Result<Box<dyn SharedWord>, GpuError> {
-        Ok(Box::new(PinnedMemory::new(self.device, size_of::<AtomicU32>())?))
+    fn shared_words(&self, count: usize) -> Result<Box<dyn SharedWords>, GpuError> {
+        Ok(Box::new(PinnedMemory::new(self.device, count * size_of::<AtomicU32>())?))
     }
 
     fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError> {
@@ -190,15 +190,15 @@ impl Timeline for CudaTimeline {
 }
 
 /// All devices see pinned memory at the host's own address.
-impl SharedWord for PinnedMemory {
+impl SharedWords for PinnedMemory {
     fn address(&self) -> DeviceAddress {
         DeviceAddress(self.bytes().as_ptr() as u64)
     }
 
-    fn raise(&self) {
-        // SAFETY: the driver aligns to pages, `shared_word` asked for a word's bytes, and nobody borrows them but through
-        // here.
-        unsafe { AtomicU32::from_ptr(self.bytes().as_ptr().cast_mut().cast()) }.store(1, Ordering::Release);
+    fn raise(&self, index: usize) {
+        let Some(word) = self.bytes().chunks_exact(size_of::<AtomicU32>()).nth(index) else { return };
+        // SAFETY: the driver aligns to pages, these are a word's bytes, and nobody borrows them but through here.
+        unsafe { AtomicU32::from_ptr(word.as_ptr().cast_mut().cast()) }.store(1, Ordering::Release);
     }
 }
 

@@ -109,8 +109,8 @@ pub trait Gpu: Send + Sync {
     /// no way to.
     fn reach(&self, other: Identity) -> Result<bool, GpuError>;
 
-    /// A word of host memory that every device's kernels can read, 0 to begin with.
-    fn shared_word(&self) -> Result<Box<dyn SharedWord>, GpuError>;
+    /// Words of host memory that every device's kernels can read, 0 to begin with.
+    fn shared_words(&self, count: usize) -> Result<Box<dyn SharedWords>, GpuError>;
 
     /// A way to bring in large things beside the queue, through a host buffer of `bytes`.
     fn staging(&self, bytes: usize) -> Result<Box<dyn Staging>, GpuError>;
@@ -142,12 +142,12 @@ pub enum Identity {
     Counted,
 }
 
-/// Kernels may read it until it is dropped.
-pub trait SharedWord: Send + Sync {
+/// Kernels may read them until they are dropped.
+pub trait SharedWords: Send + Sync {
     fn address(&self) -> DeviceAddress;
 
-    /// Makes it 1, for kernels that run already, too.
-    fn raise(&self);
+    /// Makes one of them 1, for kernels that run already, too. Nothing where there are not so many.
+    fn raise(&self, index: usize);
 }
 
 /// A host buffer that a device reads by itself. What was uploaded is there once `bytes` has returned again, or the staging

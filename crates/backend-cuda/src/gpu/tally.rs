@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, KernelFacts, Shape, SharedWord, Staging,
+    DeviceAddress, Gpu, GpuError, GpuFacts, Grid, Identity, Kernel, KernelFacts, Shape, SharedWords, Staging,
     Timeline,
 };
 use crate::cubins::Source;
@@ -67,7 +67,7 @@ impl Gpu for Tally {
         Ok(true)
     }
 
-    fn shared_word(&self) -> Result<Box<dyn SharedWord>, GpuError> {
+    fn shared_words(&self, _: usize) -> Result<Box<dyn SharedWords>, GpuError> {
         Ok(Box::new(Nothing))
     }
 
@@ -112,12 +112,12 @@ impl Staging for Nowhere {
 
 struct Nothing;
 
-impl SharedWord for Nothing {
+impl SharedWords for Nothing {
     fn address(&self) -> DeviceAddress {
         DeviceAddress::NULL
     }
 
-    fn raise(&self) {}
+    fn raise(&self, _: usize) {}
 }
 
 impl Kernel for Nothing {
