@@ -40,7 +40,7 @@ def arguments():
 class Server:
     def __init__(self, options, index_keys):
         command = [options.binary, "serve", "--model", REPOSITORY / "models/dsv4-mini", "--port", "0", "--backend", options.backend,
-                   "--index-keys", index_keys, "--max-batch", str(max(options.concurrent)), "--drain-seconds", "0", *options.flags]
+                   "--index-keys", index_keys, "--max-batch", str(max(options.concurrent)), "--drain-seconds", "0", *([] if options.may_differ else ["--batch-invariant"]), *options.flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.url = next(word for word in self.process.stdout.readline().split() if word.startswith("http")).rstrip("/")
 

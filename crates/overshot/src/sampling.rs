@@ -27,7 +27,7 @@ pub struct SamplingFlags {
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = number)]
     min_p: Option<f32>,
 
-    /// Same seed, same answer [default: from the clock]
+    /// Same seed, same answer (on GPUs: with --batch-invariant) [default: from the clock]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u64>)]
     seed: Option<u64>,
 

@@ -42,7 +42,7 @@ pub struct Arguments {
     #[arg(long, value_name = "OUT.safetensors")]
     out: Option<PathBuf>,
 
-    /// Tokens that one step computes, 1 to 1024; results do not depend on it
+    /// Tokens that one step computes, 1 to 1024; results do not depend on it (on GPUs: with --batch-invariant)
     #[arg(long, value_name = "N", default_value_t = 128, allow_negative_numbers = true, value_parser = from_1_to_1024)]
     chunk: u16,
 

@@ -102,9 +102,13 @@ impl CudaBackend {
         let shards = Shard::of_ranks(spec, options.numerics, tp, options.rehearsal)?;
         let device =
             gpus.first().map(|gpu| gpu.facts()).transpose()?.map_or(String::new(), |facts| facts.name);
-        let name = if tp == 1 { format!("cuda ({device})") } else { format!("cuda ({tp} ranks, {device})") };
         let progress = Progress::of(model, &shards);
         let sums = Sums::between(&gpus)?;
+        let name = match tp {
+            1 => format!("cuda ({device})"),
+            _ if sums.iter().all(Sums::by_devices) => format!("cuda ({tp} ranks, {device})"),
+            _ => format!("cuda ({tp} ranks that sum by way of the host, {device})"),
+        };
         let ranks = Member::places(tp).into_iter().zip(sums).zip(gpus).zip(shards);
         let ranks = ranks.map(|(((member, sums), gpu), shard)| {
             CudaRank::new(gpu, model.clone(), options, shard, member, sums, loading, &progress)

@@ -42,6 +42,7 @@ struct Group {
 /// A rank's place in a group of devices.
 struct Place {
     rank: usize,
+    gpu: Arc<dyn Gpu>,
     kernel: Launcher<args::Reduce>,
     group: Arc<Group>,
 }
@@ -70,7 +71,8 @@ impl Sums {
         let group = Arc::new(Group { outboxes, abandoned: gpus[0].shared_words(ranks)?, blocks });
         let place = |(rank, gpu): (usize, &Arc<dyn Gpu>)| {
             let kernel = Launcher::load(&**gpu, &reduce_source(), "reduce", REDUCE_THREADS)?;
-            Ok(Sums { ranks, place: Some(Place { rank, kernel, group: group.clone() }) })
+            let place = Place { rank, gpu: gpu.clone(), kernel, group: group.clone() };
+            Ok(Sums { ranks, place: Some(place) })
         };
         gpus.iter().enumerate().map(place).collect()
     }
@@ -141,6 +143,8 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.group.abandoned.raise(self.rank);
+        // Its kernels read what may be freed next. A failure has nobody to go to.
+        let _ = self.gpu.synchronize();
     }
 }
 

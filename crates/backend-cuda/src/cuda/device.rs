@@ -100,6 +100,7 @@ impl Device {
         // SAFETY: contexts live until the process ends.
         match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
             CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
+            CUresult::CUDA_ERROR_TOO_MANY_PEERS | CUresult::CUDA_ERROR_NOT_SUPPORTED => Ok(false),
             result => check("cuCtxEnablePeerAccess", result).map(|()| true),
         }
     }

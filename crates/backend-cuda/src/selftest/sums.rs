@@ -14,11 +14,17 @@ pub enum SumsError {
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
-    Rank(#[from] RankError),
+    Rank(Box<RankError>),
     #[error("the report cannot be written: {0}")]
     Report(#[from] std::io::Error),
     #[error("a sum of {numbers} numbers is wrong")]
     Wrong { numbers: usize },
+}
+
+impl From<RankError> for SumsError {
+    fn from(error: RankError) -> Self {
+        SumsError::Rank(Box::new(error))
+    }
 }
 
 #[derive(Serialize)]

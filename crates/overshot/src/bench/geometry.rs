@@ -120,7 +120,12 @@ impl GeometryFlags {
         seed: u64,
     ) -> anyhow::Result<Option<Analysis>> {
         if runs.iter().all(|run| run.measurement.family_ms.is_empty()) {
-            return Ok(None);
+            return match self.save_profile {
+                None => Ok(None),
+                Some(_) => Err(bad_input(
+                    "--save-profile: no decode step was timed by family; that takes --backend cuda and --batch",
+                )),
+            };
         }
         let profile = profile_of_runs(name, settings.clone(), runs)?;
         if let Some(path) = &self.save_profile {
