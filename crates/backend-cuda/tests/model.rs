@@ -247,8 +247,8 @@ fn the_tile_kernels_are_taken_for_every_matrix_that_they_take() {
         // Inputs, queries, groups of heads, output, gate; and the head.
         ("dense_v2_w8_m1_n1_s4 dense", 11),
         ("dense_v2_w8_m1_n2_s4 dense", 11),
-        ("experts_v2_w4_m2_n1_s4 up", 2),
-        ("experts_v2_w4_m2_n2_s4 down", 2),
+        ("experts_v2_w4_m2_n1_s4 up", 4),
+        ("experts_v2_w4_m2_n1_s4 down", 4),
         ("matmul_sort sort", 4),
         ("matmul_sort combine", 4),
     ];

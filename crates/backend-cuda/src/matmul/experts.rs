@@ -122,7 +122,7 @@ impl Matmuls {
     /// As there.
     pub unsafe fn experts_up(&self, call: &ExpertsCall, scratch: &ExpertsScratch) -> Result<(), MatmulError> {
         check_call(call, scratch)?;
-        let Loaded { variant, kernel } = self.up.for_tokens(call.tokens);
+        let Loaded { variant, kernel } = self.up.for_tokens(tokens_of_an_expert(call));
         let tile_tokens = variant.tokens as usize;
         let (sort, args) = (sort_args(call, scratch, tile_tokens), experts_args(call, scratch));
         let blocks = (call.width as u32).div_ceil(variant.rows / 2);
@@ -145,7 +145,7 @@ impl Matmuls {
     ) -> Result<(), MatmulError> {
         check_call(call, scratch)?;
         // A block has as many tokens as an expert can have, at most; both halves use the tiles of the first.
-        let tile_tokens = self.up.for_tokens(call.tokens).variant.tokens as usize;
+        let tile_tokens = self.up.for_tokens(tokens_of_an_expert(call)).variant.tokens as usize;
         let tiles = tiles_max(call, tile_tokens) as u32;
         let args = experts_args(call, scratch);
         let slots = call.tokens * (call.per_token + 1);
@@ -155,13 +155,19 @@ impl Matmuls {
                 let (from, to) = (scratch.inner_exact.address(), scratch.inner.address());
                 self.prepare(call.inner.activations(), from, call.width, to, slots, call.width)?;
             }
-            let Loaded { variant, kernel } = self.down.for_tokens(call.tokens);
+            let Loaded { variant, kernel } = self.down.for_tokens(tokens_of_an_expert(call));
             kernel.launch(Grid((call.hidden as u32).div_ceil(variant.rows), tiles, 1), bytes_of(&args))?;
             let columns = (call.hidden as u32 / 4).div_ceil(SMALL_THREADS);
             let combine = combine_args(call, scratch);
             Ok(self.combine.launch(Grid(columns, call.tokens as u32, 1), bytes_of(&combine))?)
         }
     }
+}
+
+/// About as many as an expert gets, where all ranks' are chosen alike; more experts of other ranks make it an upper bound. A tile for
+/// all tokens of the step would multiply mostly by nothing: of 64 tokens an expert of Flash has one or two.
+fn tokens_of_an_expert(call: &ExpertsCall) -> usize {
+    (call.tokens * call.per_token).div_ceil(call.count.max(1)).min(call.tokens)
 }
 
 /// Tiles of slots that any choices of so many tokens make, at most.
