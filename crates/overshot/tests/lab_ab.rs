@@ -182,7 +182,7 @@ fn flags_of_our_own_bench_are_measured() {
     let noise: Value = serde_json::from_str(&good(folder.path(), &[&flags[..], &load].concat())).unwrap();
     assert_eq!((&noise["quantity"], &noise["subject"]), (&"step_ms".into(), &"bench --overlap off".into()));
     assert!(noise["median"].as_f64().unwrap() > 0.0 && noise["blocks"] == 2, "{noise}");
-    let unlike = ["lab", "ab", "--a-flags", "--chunk-tokens 1", "--b-flags", ""];
+    let unlike = ["lab", "ab", "--a-flags", "--max-batch 1", "--b-flags", ""];
     refused(folder.path(), &unlike, "unexpected argument");
 }
 
