@@ -2,6 +2,7 @@
 //! many requests as the point has streams, waits until all of them decode, and reads the engine's own step trace.
 
 use super::families::{FAMILY_STEPS, set_families};
+use super::step_times::{StepTime, step_times};
 use crate::args::ComputeFlags;
 use crate::compute::{Cache, Needs, Started, ToLower, start_backend};
 use crate::failure::bad_input;
@@ -285,22 +286,13 @@ fn read_steps(records: &[StepRecord], streams: usize) -> anyhow::Result<Measurem
         .filter(|record| record.families.is_empty())
         .collect();
     anyhow::ensure!(!pure.is_empty(), "no step had all {streams} streams and nothing else");
-    let ms = |time: fn(&StepRecord) -> Duration| -> Result<Sample, LabError> {
-        Sample::new("step times", pure.iter().map(|record| time(record).as_secs_f64() * 1e3).collect())
+    let time = |record: &&StepRecord| StepTime {
+        period: record.period,
+        device: record.device_time,
+        gap: record.gap(),
     };
-    let periods = ms(|record| record.period)?;
-    let mut measurement = Measurement::default();
-    measurement.set(Metric::StepMs, periods.median());
-    measurement.set(Metric::StepMsP99, periods.quantile(0.99));
-    measurement.set(Metric::DeviceMs, ms(|record| record.device_time)?.median());
-    measurement.set(Metric::HostGapMs, ms(StepRecord::gap)?.median());
-    let tokens: usize = pure.iter().map(|record| record.delivered_tokens).sum();
-    let seconds = periods.mean() * pure.len() as f64 / 1e3;
-    measurement.set(Metric::AnswerTokens, tokens as f64);
-    measurement.set(Metric::MeasuredS, seconds);
-    measurement.set(Metric::TokensPerS, tokens as f64 / seconds);
-    measurement.set(Metric::Steps, pure.len() as f64);
-    Ok(measurement)
+    let times: Vec<StepTime> = pure.iter().map(time).collect();
+    Ok(step_times(&times, pure.iter().map(|record| record.delivered_tokens).sum())?)
 }
 
 fn set_limits(measurement: &mut Measurement, limits: MachineLimits, limit_s: f64) {

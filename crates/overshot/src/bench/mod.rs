@@ -8,6 +8,7 @@ mod measure;
 mod output;
 mod points;
 mod rehearsal_target;
+mod step_times;
 
 use crate::outputs::Outputs;
 use crate::usage::{at_least_one, from_1_to_1024, whole_number};

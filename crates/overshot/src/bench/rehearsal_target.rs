@@ -5,6 +5,7 @@
 use super::engine_target::{STEPS_MIN, WARM_UP_STEPS, most};
 use super::families::{FAMILY_STEPS, set_families};
 use super::geometry::Geometry;
+use super::step_times::{StepTime, step_times};
 use crate::args::ComputeFlags;
 use crate::compute::{Cache, Needs, Started, ToLower, start_backend};
 use crate::failure::{DoesNotFit, bad_input, note};
@@ -15,7 +16,6 @@ use overshot_backend::{
 };
 use overshot_engine::StepLoop;
 use overshot_kv::{Kv, PoolCapacity, SetId};
-use overshot_lab::stats::Sample;
 use overshot_lab::{LabError, Measurement, Metric, Point, Settings, Target};
 use overshot_model::Model;
 use std::collections::VecDeque;
@@ -77,6 +77,13 @@ struct Step {
     period: Duration,
     device_time: Duration,
     families: Vec<(Family, Duration)>,
+}
+
+impl Step {
+    fn time(&self) -> StepTime {
+        let Step { period, device_time: device, .. } = *self;
+        StepTime { period, device, gap: period.saturating_sub(device) }
+    }
 }
 
 impl RehearsalTarget {
@@ -245,7 +252,8 @@ impl RehearsalTarget {
         let steps = self.decode_steps(&batch, bounds, Timing::Off)?;
         let ended: usize = batch.sets.iter().map(|set| self.kv.len(*set)).sum::<Result<_, _>>()?;
         let context = ended as f64 / count as f64 - steps.len() as f64 / 2.0;
-        let mut measurement = step_times(&steps, count)?;
+        let times: Vec<StepTime> = steps.iter().map(Step::time).collect();
+        let mut measurement = step_times(&times, count * steps.len())?;
         measurement.set(Metric::ContextTokens, context);
         let bounds = Bounds { most: FAMILY_STEPS, time: Duration::ZERO };
         let timed = self.decode_steps(&batch, bounds, Timing::ByFamily)?;
@@ -303,24 +311,6 @@ impl RehearsalTarget {
         measurement.set(Metric::Requests, 1.0);
         Ok(measurement)
     }
-}
-
-fn step_times(steps: &[Step], streams: usize) -> Result<Measurement, LabError> {
-    let ms = |time: fn(&Step) -> Duration| {
-        Sample::new("step times", steps.iter().map(|step| time(step).as_secs_f64() * 1e3).collect())
-    };
-    let periods = ms(|step| step.period)?;
-    let (tokens, seconds) = ((streams * steps.len()) as f64, periods.mean() * steps.len() as f64 / 1e3);
-    let mut measurement = Measurement::default();
-    measurement.set(Metric::StepMs, periods.median());
-    measurement.set(Metric::StepMsP99, periods.quantile(0.99));
-    measurement.set(Metric::DeviceMs, ms(|step| step.device_time)?.median());
-    measurement.set(Metric::HostGapMs, ms(|step| step.period.saturating_sub(step.device_time))?.median());
-    measurement.set(Metric::AnswerTokens, tokens);
-    measurement.set(Metric::MeasuredS, seconds);
-    measurement.set(Metric::TokensPerS, tokens / seconds);
-    measurement.set(Metric::Steps, steps.len() as f64);
-    Ok(measurement)
 }
 
 fn streams_of(point: Point) -> Option<usize> {
