@@ -56,7 +56,7 @@ def main():
         sys.exit("--runs must be at least 1")
     if not given.binary.is_file():
         sys.exit(f"there is no {given.binary}: build it with cargo build --release, or name one with --binary")
-    command = [str(given.binary), "run", given.prompt, "--max-tokens", "1", "--temperature", "0"]
+    command = [str(given.binary), "run", given.prompt, "--max-tokens", "1", "--temperature", "0", "--backend", "cpu"]
     command += ["--model", str(given.model)] if given.model else []
     command += ["--threads", str(given.threads)] if given.threads else []
     run_once(command)

@@ -24,14 +24,14 @@ def slope(report):
 
 
 def profile(program, *flags):
-    command = [program, "lab", "profile", *SWEEP, *flags, "--json"]
+    command = [program, "lab", "profile", "--backend", "cpu", *SWEEP, *flags, "--json"]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def main():
     program = sys.argv[1] if len(sys.argv) > 1 else "target/release/overshot"
     in_process = slope(profile(program))
-    server = subprocess.Popen([program, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([program, "serve", "--port", "0", "--backend", "cpu"], stdout=subprocess.PIPE, text=True)
     try:
         for line in server.stdout:
             if address := re.search(r"http://\S+", line):

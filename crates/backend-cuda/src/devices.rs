@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// Compute capability 9.0: what the kernels are written for, and what `archive::ARCHITECTURES` begins with.
 const SM_MIN: u32 = 90;
 
+/// Compute capabilities of cards that have run every check: the others are for those who ask for them.
+const VERIFIED_SMS: [u32; 1] = [90];
+
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     #[error(transparent)]
@@ -24,6 +27,22 @@ pub enum Unusable {
          libnvrtc.so.13 on the library path, or name it in OVERSHOT_NVRTC)"
     )]
     NoKernels { ordinal: usize, name: String, architecture: String },
+    #[error(
+        "GPU {ordinal} ({name}) is of compute capability {}.{}, where no kernel was ever checked: add --backend cuda to take it all the \
+         same", .sm / 10, .sm % 10
+    )]
+    Unverified { ordinal: usize, name: String, sm: u32 },
+}
+
+impl Unusable {
+    /// Whether nothing here looks like a GPU: nobody who did not ask for one needs to be told.
+    pub fn is_bare_machine(&self) -> bool {
+        match self {
+            Unusable::Driver(error) => error.is_bare_machine(),
+            Unusable::NoSuchDevice { count, .. } => *count == 0,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +73,22 @@ pub fn check(
     Ok(())
 }
 
+/// Whether the backend may run on them though nobody asked for a GPU.
+pub fn check_unasked(
+    devices: &[DeviceFacts],
+    ordinals: &[usize],
+    has_kernels: impl Fn(&str) -> bool,
+) -> Result<(), Unusable> {
+    check(devices, ordinals, has_kernels)?;
+    let named = ordinals.iter().filter_map(|&ordinal| Some((ordinal, devices.get(ordinal)?)));
+    match named.into_iter().find(|(_, device)| !VERIFIED_SMS.contains(&device.sm)) {
+        Some((ordinal, device)) => {
+            Err(Unusable::Unverified { ordinal, name: device.name.clone(), sm: device.sm })
+        }
+        None => Ok(()),
+    }
+}
+
 /// Whether this binary has every kernel of a step for an architecture.
 pub fn are_built_in(architecture: &str) -> bool {
     let Some(archive) = archive::embedded() else { return false };
@@ -62,12 +97,24 @@ pub fn are_built_in(architecture: &str) -> bool {
 
 /// Opens devices for the backend, by CUDA's numbers. Those that it cannot run on are refused before any of their memory is taken.
 pub fn open(ordinals: &[usize]) -> Result<Vec<Arc<dyn Gpu>>, OpenError> {
+    open_if(ordinals, |devices, has_kernels| check(devices, ordinals, has_kernels))
+}
+
+/// As [`open`], where nobody asked for a GPU.
+pub fn open_unasked(ordinals: &[usize]) -> Result<Vec<Arc<dyn Gpu>>, OpenError> {
+    open_if(ordinals, |devices, has_kernels| check_unasked(devices, ordinals, has_kernels))
+}
+
+fn open_if(
+    ordinals: &[usize],
+    rule: impl Fn(&[DeviceFacts], &dyn Fn(&str) -> bool) -> Result<(), Unusable>,
+) -> Result<Vec<Arc<dyn Gpu>>, OpenError> {
     let devices = cuda::devices().map_err(|error| match error.is_absence() {
         true => OpenError::from(Unusable::Driver(error)),
         false => OpenError::from(GpuError::from(error)),
     })?;
     let nvrtc = Compiler::open().is_ok();
-    check(&devices, ordinals, |architecture| nvrtc || are_built_in(architecture))?;
+    rule(&devices, &|architecture| nvrtc || are_built_in(architecture))?;
     let open = |ordinal: &usize| {
         let gpu = CudaGpu::open(*ordinal as i32, KernelStore::built_in())?;
         Ok(Arc::new(gpu) as Arc<dyn Gpu>)
@@ -95,6 +142,24 @@ mod tests {
             memory_clock_khz: 3_201_000,
             memory_bus_bits: 6016,
         }
+    }
+
+    #[test]
+    fn what_was_never_checked_is_for_those_who_ask() {
+        let devices = [device("H200", 90), device("RTX PRO 6000", 120), device("RTX 4090", 89)];
+        let told = |ordinals: &[usize]| check_unasked(&devices, ordinals, |_| true).unwrap_err();
+        assert!(check_unasked(&devices, &[0], |_| true).is_ok());
+        assert!(check(&devices, &[0, 1], |_| true).is_ok());
+        assert_eq!(
+            told(&[0, 1]).to_string(),
+            "GPU 1 (RTX PRO 6000) is of compute capability 12.0, where no kernel was ever checked: add --backend cuda to take it all \
+             the same"
+        );
+        assert!(!told(&[2]).to_string().contains("--backend cuda"), "{}", told(&[2]));
+        let none = check_unasked(&[], &[0], |_| true).unwrap_err();
+        assert!(none.is_bare_machine() && !told(&[1]).is_bare_machine() && !told(&[3]).is_bare_machine());
+        assert!(Unusable::Driver(CudaError::NoDriver).is_bare_machine());
+        assert!(!Unusable::Driver(CudaError::OldDriver { version: 12_080 }).is_bare_machine());
     }
 
     #[test]

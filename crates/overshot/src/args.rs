@@ -2,6 +2,7 @@
 //! file. Nothing is looked up here: what a flag means for a model is checked where the model is known.
 
 use crate::failure::bad_input;
+use crate::model_source::ModelSource;
 use crate::sampling::SamplingFlags;
 use crate::usage::{at_least_one, from_1_to_1024};
 use crate::{bench, chat, doctor, inspect, lab, run, score, selftest, serve};
@@ -89,15 +90,21 @@ pub struct ComputeFlags {
     #[arg(long)]
     pub batch_invariant: bool,
 
-    /// What computes: cpu, cuda, auto, which is cuda where a GPU can be used and else cpu, or scripted:FILE, which plays the answers
-    /// in FILE (JSON lines) and runs no model
-    #[arg(long, value_name = "cpu|cuda|auto|scripted:FILE", default_value = "cpu")]
+    /// What computes: cpu, cuda, auto, which is cuda where --devices names GPUs or those of this machine are of a kind that was
+    /// checked, and else cpu, or scripted:FILE, which plays the answers in FILE (JSON lines) and runs no model
+    #[arg(long, value_name = "cpu|cuda|auto|scripted:FILE", default_value = "auto")]
     pub backend: BackendChoice,
 }
 
 impl ComputeFlags {
     pub fn numerics(&self) -> Numerics {
         Numerics { kv: self.cache.kv, index_keys: self.cache.index_keys, act: self.act }
+    }
+
+    /// Where the model comes from. Flags that contradict each other are refused here, before any file is opened.
+    pub fn source(&self) -> anyhow::Result<ModelSource> {
+        self.ranks()?;
+        ModelSource::from_flag(self.model.as_deref())
     }
 
     /// Between which the model is shared.
@@ -109,7 +116,7 @@ impl ComputeFlags {
         let named = devices.0.len();
         if !matches!(self.backend, BackendChoice::Cuda | BackendChoice::Auto) {
             return Err(bad_input(format!(
-                "--devices {devices} names GPUs: add --backend cuda, or leave it out"
+                "--devices {devices} names GPUs: leave it out, or use --backend cuda"
             )));
         }
         match self.tp {
@@ -160,7 +167,7 @@ impl Default for ComputeFlags {
             tp: None,
             devices: None,
             batch_invariant: false,
-            backend: BackendChoice::Cpu,
+            backend: BackendChoice::Auto,
         }
     }
 }
@@ -181,7 +188,7 @@ pub struct CacheFlags {
 pub enum BackendChoice {
     Cpu,
     Cuda,
-    /// [`BackendChoice::Cuda`] where a GPU can be used, else [`BackendChoice::Cpu`].
+    /// [`BackendChoice::Cuda`] where GPUs are named or verified ones are there, else [`BackendChoice::Cpu`].
     Auto,
     /// The GPU's kernels on the host: slow, and right.
     #[cfg(feature = "gpu-emulator")]
@@ -277,10 +284,11 @@ mod tests {
         assert_eq!(ranks(&[]).unwrap(), 1);
         assert_eq!(ranks(&["--tp", "4"]).unwrap(), 4);
         assert_eq!(ranks(&["--backend", "cuda", "--devices", "3,1"]).unwrap(), 2);
-        assert_eq!(ranks(&["--backend", "auto", "--devices", "0", "--tp", "1"]).unwrap(), 1);
+        assert_eq!(ranks(&["--devices", "0", "--tp", "1"]).unwrap(), 1);
         for (flags, told) in [
             (&["--backend", "cuda", "--devices", "0,1", "--tp", "4"][..], "so name 4"),
-            (&["--devices", "0"], "add --backend cuda"),
+            (&["--devices", "0", "--backend", "cpu"], "use --backend cuda"),
+            (&["--devices", "0", "--backend", "scripted:x"], "leave it out"),
             (&["--devices", "0,1,0"], "0 is there twice"),
             (&["--devices", "one"], "use the numbers of GPUs"),
             (&["--devices", ""], "use the numbers of GPUs"),

@@ -77,36 +77,27 @@ pub fn start_backend(
     let mapped_bytes = model.summary.files.iter().map(|file| file.bytes).sum();
     let waiting = spinner(&format!("starting {}, {} mapped", one_line(&source.label()), bytes(mapped_bytes)));
     let ranks = flags.ranks()?;
+    let gpus = match &flags.backend {
+        BackendChoice::Cuda => Some(compute_gpu::open(flags, ranks)?),
+        // Whoever names devices asks for them.
+        BackendChoice::Auto if flags.devices.is_some() => Some(compute_gpu::open(flags, ranks)?),
+        BackendChoice::Auto => compute_gpu::open_unasked(ranks, &waiting)?,
+        #[cfg(feature = "gpu-emulator")]
+        BackendChoice::CudaEmulator => Some(compute_gpu::emulated(ranks)?),
+        BackendChoice::Cpu | BackendChoice::Scripted(_) => None,
+    };
     let (mut on_processor, mut read_bytes_per_s) = (false, None);
-    let backend: Box<dyn Backend> = match &flags.backend {
-        BackendChoice::Cpu => {
+    let backend: Box<dyn Backend> = match (gpus, &flags.backend) {
+        (Some(gpus), _) => {
+            read_bytes_per_s = compute_gpu::read_rate(&gpus, needs)?;
+            compute_gpu::start(gpus, flags, &model, needs, &waiting)?
+        }
+        (None, BackendChoice::Scripted(path)) => {
+            Box::new(scripted(source, &model, path, needs.cache.in_host_memory())?)
+        }
+        (None, _) => {
             on_processor = true;
             cpu(flags, model, ranks, needs)?
-        }
-        BackendChoice::Cuda => {
-            let gpus = compute_gpu::open(flags, ranks)?;
-            read_bytes_per_s = compute_gpu::read_rate(&gpus, needs)?;
-            compute_gpu::start(gpus, flags, &model, needs, &waiting)?
-        }
-        BackendChoice::Auto => match compute_gpu::open_if_usable(flags, ranks)? {
-            Ok(gpus) => {
-                read_bytes_per_s = compute_gpu::read_rate(&gpus, needs)?;
-                compute_gpu::start(gpus, flags, &model, needs, &waiting)?
-            }
-            Err(unusable) => {
-                waiting.suspend(|| note(&format!("backend cpu: {unusable}")));
-                on_processor = true;
-                cpu(flags, model, ranks, needs)?
-            }
-        },
-        #[cfg(feature = "gpu-emulator")]
-        BackendChoice::CudaEmulator => {
-            let gpus = compute_gpu::emulated(ranks)?;
-            read_bytes_per_s = compute_gpu::read_rate(&gpus, needs)?;
-            compute_gpu::start(gpus, flags, &model, needs, &waiting)?
-        }
-        BackendChoice::Scripted(path) => {
-            Box::new(scripted(source, &model, path, needs.cache.in_host_memory())?)
         }
     };
     waiting.finish_and_clear();

@@ -13,7 +13,7 @@ use overshot_backend_cuda::backend::{
     Budget, BudgetError, CacheSize, Company, CudaBackend, CudaOptions, Demand, Loading, Obstacle, plan,
 };
 use overshot_backend_cuda::ceiling;
-use overshot_backend_cuda::devices::{self, OpenError, Unusable};
+use overshot_backend_cuda::devices::{self, OpenError};
 use overshot_backend_cuda::gpu::{Gpu, GpuFacts};
 use overshot_model::Model;
 use std::sync::Arc;
@@ -26,18 +26,36 @@ type Gpus = Vec<Arc<dyn Gpu>>;
 /// # Errors
 /// [`NoGpu`] where one cannot be used.
 pub fn open(flags: &ComputeFlags, ranks: usize) -> anyhow::Result<Gpus> {
-    let usable = open_if_usable(flags, ranks)?;
-    usable.map_err(|unusable| anyhow::Error::new(NoGpu(format!("--backend cuda: {unusable}"))))
+    let named = flags.devices.as_ref();
+    let ordinals = named.map_or_else(|| (0..ranks).collect(), |devices| devices.0.clone());
+    devices::open(&ordinals).map_err(|error| match error {
+        OpenError::Unusable(unusable) => {
+            let flag =
+                named.map_or_else(|| "--backend cuda".into(), |devices| format!("--devices {devices}"));
+            anyhow::Error::new(NoGpu(format!("{flag}: {unusable}")))
+        }
+        OpenError::Gpu(error) => anyhow::Error::new(error).context(CANNOT_START),
+    })
 }
 
+/// The first devices, one a rank, where nobody asked for a GPU; `None` where the processor computes instead. Why is told, unless
+/// there is nothing that looks like a GPU.
+///
 /// # Errors
 /// A device that could be used and fails.
-pub fn open_if_usable(flags: &ComputeFlags, ranks: usize) -> anyhow::Result<Result<Gpus, Unusable>> {
-    let named = flags.devices.as_ref().map(|devices| devices.0.clone());
-    match devices::open(&named.unwrap_or_else(|| (0..ranks).collect())) {
-        Ok(gpus) => Ok(Ok(gpus)),
-        Err(OpenError::Unusable(unusable)) => Ok(Err(unusable)),
-        Err(OpenError::Gpu(error)) => Err(error).context(CANNOT_START),
+pub fn open_unasked(ranks: usize, waiting: &ProgressBar) -> anyhow::Result<Option<Gpus>> {
+    let ordinals: Vec<usize> = (0..ranks).collect();
+    match devices::open_unasked(&ordinals) {
+        Ok(gpus) => Ok(Some(gpus)),
+        Err(OpenError::Unusable(unusable)) => {
+            if !unusable.is_bare_machine() {
+                waiting.suspend(|| note(&format!("backend cpu: {unusable}")));
+            }
+            Ok(None)
+        }
+        Err(OpenError::Gpu(error)) => {
+            Err(error).context("the GPU backend cannot start, which --backend cpu does without")
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `overshot doctor`: what this machine has and which code paths will run. Looks, and changes nothing; GPUs are asked by a process
 //! of their own (`doctor_gpu.rs`).
 
-use crate::args::AnswerFlags;
+use crate::args::{AnswerFlags, BackendChoice, ComputeFlags};
 use crate::doctor_gpu::{self, Gpu};
 use crate::embedded::embedded_model;
 use crate::failure::sentence;
@@ -179,7 +179,9 @@ fn ask_built_in_model() -> anyhow::Result<BuiltInModel> {
     const QUESTION: &str = "What is the capital of France?";
     const ANSWER: &str = "The capital of France is Paris.";
     let started = Instant::now();
-    let flags = AnswerFlags { max_tokens: NonZeroUsize::new(32), ..AnswerFlags::default() };
+    // On the processor: what GPUs do is told beside it.
+    let compute = ComputeFlags { backend: BackendChoice::Cpu, ..ComputeFlags::default() };
+    let flags = AnswerFlags { max_tokens: NonZeroUsize::new(32), compute, ..AnswerFlags::default() };
     let mut session = Session::start(&flags)?;
     let start_ms = started.elapsed().as_secs_f64() * 1e3;
     let messages = [Message::user(QUESTION)];

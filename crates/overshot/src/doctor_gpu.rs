@@ -88,18 +88,14 @@ impl Gpu {
         let nvrtc = nvrtc
             .map_or_else(String::new, |(major, minor)| format!("; NVRTC {major}.{minor} compiles others"));
         writeln!(out, "gpu kernels     {built_in}{nvrtc}")?;
-        writeln!(
-            out,
-            "backend         cpu, as no flag asks for another; --backend auto takes {}",
-            self.auto_backend
-        )?;
+        writeln!(out, "backend         {}, unless --backend says otherwise", self.auto_backend)?;
         self.missing.iter().try_for_each(|sentence| writeln!(out, "missing         {}", one_line(sentence)))
     }
 }
 
 /// As `--backend auto` does, with the first device.
 fn auto_backend(answer: Option<&Answer>, has_kernels: impl Fn(&str) -> bool) -> &'static str {
-    let usable = |answer: &&Answer| devices::check(&answer.devices, &[0], has_kernels).is_ok();
+    let usable = |answer: &&Answer| devices::check_unasked(&answer.devices, &[0], has_kernels).is_ok();
     if answer.filter(usable).is_some() { "cuda" } else { "cpu" }
 }
 
@@ -107,7 +103,7 @@ fn missing(answer: Option<&Answer>, has_kernels: impl Fn(&str) -> bool) -> Vec<S
     let Some(answer) = answer else {
         return vec!["for a GPU: NVIDIA's driver, 580 or newer; models run on the processor without".into()];
     };
-    let unusable = |ordinal| devices::check(&answer.devices, &[ordinal], &has_kernels).err();
+    let unusable = |ordinal| devices::check_unasked(&answer.devices, &[ordinal], &has_kernels).err();
     let unusable = (0..answer.devices.len()).filter_map(unusable).map(|reason| reason.to_string());
     answer.failure.clone().into_iter().chain(unusable).collect()
 }
@@ -205,6 +201,6 @@ mod tests {
             text.contains("NVIDIA H200: sm_90, 132 multiprocessors, 150.1 GB; driver for CUDA 13.0"),
             "{text}"
         );
-        assert!(text.contains("--backend auto takes cuda"), "{text}");
+        assert!(text.contains("backend         cuda, unless"), "{text}");
     }
 }

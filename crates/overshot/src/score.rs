@@ -8,7 +8,6 @@ use crate::failure::{bad_input, damaged_model};
 use crate::input::{IDS_BYTES_MAX, read_file, read_text};
 use crate::interrupt::Unfinished;
 use crate::logits_file::LogitsFile;
-use crate::model_source::ModelSource;
 use crate::usage::{from_1_to_1024, whole_number};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -73,7 +72,7 @@ struct Report {
 /// # Errors
 /// Ids that the model cannot take, or a file that cannot be read or written.
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
-    let source = ModelSource::from_flag(arguments.compute.model.as_deref())?;
+    let source = arguments.compute.source()?;
     let model = Arc::new(source.open()?);
     let ids = read_ids(&arguments.ids, &model.spec)?;
     // The last greedy token is chosen and not fed.

@@ -109,7 +109,7 @@ impl Overlap {
 /// A flag that the model cannot take, an address that is in use.
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let options = arguments.network.options()?;
-    let source = ModelSource::from_flag(arguments.compute.model.as_deref())?;
+    let source = arguments.compute.source()?;
     let (engine, model) = start(arguments, &source)?;
     let summary = format!(
         "serving {} as `{}` on {}, context {}",

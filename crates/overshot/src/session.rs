@@ -6,7 +6,6 @@ use crate::compute::{Cache, Needs, ToLower, start_backend};
 use crate::display::PrefillBar;
 use crate::failure::{bad_input, damaged_model, note};
 use crate::interrupt::StopRequest;
-use crate::model_source::ModelSource;
 use anyhow::bail;
 use overshot_backend::{RowFailure, Sampling};
 use overshot_chat::{
@@ -81,7 +80,7 @@ impl std::error::Error for StepFailed {}
 impl Session {
     /// Opens the model and starts the backend.
     pub fn start(flags: &AnswerFlags) -> anyhow::Result<Self> {
-        let source = ModelSource::from_flag(flags.compute.model.as_deref())?;
+        let source = flags.compute.source()?;
         let model = Arc::new(source.open()?);
         let tokenizer = source.tokenizer(&model)?;
         let texts = source.prompt_texts(&model)?;

@@ -3,15 +3,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-fp8fp4/config.json");
 
 fn overshot(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_overshot"))
-        .args(arguments)
+    program::overshot(arguments)
         .current_dir(folder)
         .env("NO_COLOR", "1")
         .output()

@@ -3,9 +3,11 @@
 #![cfg(feature = "embedded-model")]
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 struct Server {
     child: Child,
@@ -14,8 +16,7 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_overshot"))
-            .args(["serve", "--port", "0", "--threads", "2"])
+        let mut child = program::overshot(&["serve", "--port", "0", "--threads", "2"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -35,9 +36,8 @@ impl Drop for Server {
 }
 
 fn bench(url: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_overshot"));
-    command.args(["bench", "--url", url, "--noise-blocks", "0", "--repeats", "1", "--json"]);
-    command.args(arguments).output().unwrap()
+    let flags = ["bench", "--url", url, "--noise-blocks", "0", "--repeats", "1", "--json"];
+    program::overshot(&flags).args(arguments).output().unwrap()
 }
 
 fn report(output: &Output) -> Value {

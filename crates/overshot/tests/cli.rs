@@ -3,19 +3,20 @@
 #![cfg(feature = "embedded-model")]
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 fn overshot(arguments: &[&str]) -> Output {
     overshot_with_input(arguments, "")
 }
 
 fn overshot_with_input(arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_overshot"))
-        .args(arguments)
+    let mut child = program::overshot(arguments)
         .current_dir(std::env::temp_dir())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -259,8 +260,7 @@ fn input_without_end_is_refused() {
     assert!(refused(&["score", "--ids", "/dev/zero"]).contains("no regular file"));
     let endless = |arguments: &[&str]| {
         let zeros = std::fs::File::open("/dev/zero").unwrap();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_overshot")).args(arguments).stdin(zeros).output().unwrap();
+        let output = program::overshot(arguments).stdin(zeros).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(String::from_utf8(output.stderr).unwrap().contains("longer than"), "{arguments:?}");
     };
@@ -275,9 +275,7 @@ fn input_without_end_is_refused() {
 #[cfg(target_os = "linux")]
 fn an_error_stream_that_takes_nothing_changes_nothing_else() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let run = |arguments: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_overshot")).args(arguments).stderr(full()).output().unwrap()
-    };
+    let run = |arguments: &[&str]| program::overshot(arguments).stderr(full()).output().unwrap();
     assert_eq!(run(&["inspect", "no-such-folder"]).status.code(), Some(2));
     assert_eq!(run(&["run"]).status.code(), Some(2));
     let thinking = run(&["run", "What is 6 times 4?", "--effort", "high"]);
@@ -315,8 +313,7 @@ fn the_last_greedy_token_needs_no_position() {
 
 #[test]
 fn a_reader_that_leaves_early_is_no_failure() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_overshot"))
-        .args(["inspect", "--json"])
+    let mut child = program::overshot(&["inspect", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

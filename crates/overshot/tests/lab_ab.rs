@@ -178,9 +178,12 @@ fn flags_of_our_own_bench_are_measured() {
     let folder = tempfile::tempdir().unwrap();
     let load =
         ["--concurrency", "2", "--prompt-tokens", "4", "--max-tokens", "8", "--seconds", "0.05", "--json"];
-    let flags = ["lab", "noise", "--flags", "--overlap off", "--blocks", "2"];
+    let flags = ["lab", "noise", "--flags", "--overlap off --backend cpu", "--blocks", "2"];
     let noise: Value = serde_json::from_str(&good(folder.path(), &[&flags[..], &load].concat())).unwrap();
-    assert_eq!((&noise["quantity"], &noise["subject"]), (&"step_ms".into(), &"bench --overlap off".into()));
+    assert_eq!(
+        (&noise["quantity"], &noise["subject"]),
+        (&"step_ms".into(), &"bench --overlap off --backend cpu".into())
+    );
     assert!(noise["median"].as_f64().unwrap() > 0.0 && noise["blocks"] == 2, "{noise}");
     let unlike = ["lab", "ab", "--a-flags", "--max-batch 1", "--b-flags", ""];
     refused(folder.path(), &unlike, "unexpected argument");

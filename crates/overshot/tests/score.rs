@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -28,8 +30,7 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let (ids, out) = (folder.path().join("ids.json"), folder.path().join("out.safetensors"));
         std::fs::write(&ids, serde_json::to_string(&self.ints("input_ids")).unwrap()).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_overshot"))
-            .args(["score", "--json", "--model"])
+        let output = program::overshot(&["score", "--json", "--model"])
             .arg(&self.model)
             .arg("--ids")
             .arg(&ids)
@@ -131,8 +132,7 @@ fn an_interrupted_run_leaves_no_file() {
     };
     // More than can be done before the signal comes.
     std::fs::write(&ids, serde_json::to_string([400; 16_000].as_slice()).unwrap()).unwrap();
-    let mut score = Command::new(env!("CARGO_BIN_EXE_overshot"))
-        .args(["score", "--model"])
+    let mut score = program::overshot(&["score", "--model"])
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/dsv4-mini"))
         .arg("--ids")
         .arg(&ids)

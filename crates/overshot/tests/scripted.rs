@@ -4,21 +4,23 @@
 #![cfg(feature = "embedded-model")]
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use overshot_backend::{Script, ScriptStep, ScriptedBackend};
 use overshot_engine::{Engine, Event, Finish, Limits, Request, RequestId, StepLoop};
 use overshot_kv::PoolCapacity;
 use overshot_model::{Model, Spec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 
 fn run(script: &str, fault: Option<&str>) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("script.jsonl");
     std::fs::write(&path, script).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_overshot"));
-    command.args(["run", "Hello?", "--backend", &format!("scripted:{}", path.display())]);
+    let mut command =
+        program::overshot(&["run", "Hello?", "--backend", &format!("scripted:{}", path.display())]);
     fault.map(|fault| command.env("OVERSHOT_FAULT", fault));
     command.output().unwrap()
 }

@@ -3,11 +3,13 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -32,8 +34,7 @@ impl Terminal {
         unlockpt(&keys).unwrap();
         let name = ptsname(&keys, Vec::new()).unwrap();
         let screen = File::options().read(true).write(true).open(Path::new(name.to_str().unwrap())).unwrap();
-        let chat = Command::new(env!("CARGO_BIN_EXE_overshot"))
-            .args(["chat", "--model"])
+        let chat = program::overshot(&["chat", "--model"])
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/dsv4-mini"))
             .env("TERM", "xterm")
             .stdin(Stdio::from(screen.try_clone().unwrap()))

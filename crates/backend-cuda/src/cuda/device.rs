@@ -157,7 +157,13 @@ fn start_driver() -> Result<(), CudaError> {
     let mut version = 0;
     // SAFETY: the library is there; `version` is a live local.
     unsafe {
-        check("cuInit", sys::cuInit(0)).map_err(|error| CudaError::NoDevice { reason: error.to_string() })?;
+        match sys::cuInit(0) {
+            CUresult::CUDA_SUCCESS => {}
+            none @ (CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_STUB_LIBRARY) => {
+                return Err(CudaError::NoDevice { reason: format!("{none:?}") });
+            }
+            failure => return Err(CudaError::NoStart { reason: format!("cuInit: {failure:?}") }),
+        }
         check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
     }
     if version < DRIVER_VERSION_MIN { Err(CudaError::OldDriver { version }) } else { Ok(()) }

@@ -23,6 +23,8 @@ pub enum CudaError {
     NoDriver,
     #[error("no GPU: the CUDA driver knows no device ({reason})")]
     NoDevice { reason: String },
+    #[error("no GPU: the CUDA driver does not start ({reason})")]
+    NoStart { reason: String },
     #[error("the CUDA driver is too old: it speaks CUDA {}.{}, cubins here need 13.0 (driver 580 or newer)", .version / 1000, .version % 1000 / 10)]
     OldDriver { version: i32 },
     #[error(
@@ -57,7 +59,12 @@ pub enum CudaError {
 impl CudaError {
     /// Whether this machine has no GPU that can be used, rather than one that failed.
     pub fn is_absence(&self) -> bool {
-        matches!(self, CudaError::NoDriver | CudaError::NoDevice { .. } | CudaError::OldDriver { .. })
+        self.is_bare_machine() || matches!(self, CudaError::NoStart { .. } | CudaError::OldDriver { .. })
+    }
+
+    /// Whether nothing here looks like a GPU.
+    pub fn is_bare_machine(&self) -> bool {
+        matches!(self, CudaError::NoDriver | CudaError::NoDevice { .. })
     }
 }
 

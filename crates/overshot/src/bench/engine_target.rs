@@ -6,7 +6,6 @@ use super::step_times::{StepTime, step_times};
 use crate::args::ComputeFlags;
 use crate::compute::{Cache, Needs, Started, ToLower, start_backend};
 use crate::failure::bad_input;
-use crate::model_source::ModelSource;
 use anyhow::Context;
 use overshot_backend::Timing;
 use overshot_backend_cpu::roofline::{Machine, MachineLimits, StepShape, work, working_set_bytes};
@@ -62,7 +61,7 @@ type Streams = BTreeMap<RequestId, usize>;
 impl EngineTarget {
     pub fn start(options: EngineOptions<'_>) -> anyhow::Result<Self> {
         let EngineOptions { compute, points, context, most_steps, time, step_loop } = options;
-        let source = ModelSource::from_flag(compute.model.as_deref())?;
+        let source = compute.source()?;
         let model = Arc::new(source.open()?);
         let streams = most(points, |point| match point {
             Point::Decode { streams } | Point::Mixed { streams } => Some(streams),

@@ -101,6 +101,12 @@ impl SweepFlags {
         self.seconds.unwrap_or(Duration::from_secs(2))
     }
 
+    /// # Errors
+    /// Flags that contradict each other: told before any file is opened.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.compute.ranks().map(drop)
+    }
+
     /// A model of some geometry where one is given. Points of it that do not fit are left out.
     ///
     /// # Errors

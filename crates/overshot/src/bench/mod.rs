@@ -67,6 +67,7 @@ pub struct Arguments {
 /// Flags that do not fit together, a model or server that cannot be measured, or results that cannot be written.
 pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     arguments.outputs.check()?;
+    arguments.sweep.check()?;
     let points = points::points(arguments);
     let noise = points::largest_of_each_kind(&points);
     let noise = noise.map(|point| NoisePlan { point, blocks: arguments.noise_blocks }).collect();

@@ -28,8 +28,9 @@ PARAMETERS = {
 
 @contextlib.contextmanager
 def serving(overshot, *flags):
-    """The URL of a server that runs as long as the block."""
-    command = [overshot, "serve", "--port", "0", *flags]
+    """The URL of a server that runs as long as the block; what it computes does not depend on this machine's GPUs."""
+    backend = () if "--backend" in flags else ("--backend", "cpu")
+    command = [overshot, "serve", "--port", "0", *backend, *flags]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
         line = server.stdout.readline().strip()

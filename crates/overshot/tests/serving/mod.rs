@@ -4,6 +4,8 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod http;
+#[path = "../program/mod.rs"]
+mod program;
 
 use http::{Answer, Exchange};
 use serde_json::{Value, json};
@@ -46,8 +48,8 @@ impl Server {
     }
 
     fn spawn(flags: &[&str], fault: Option<&str>) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_overshot"));
-        command.args(["serve", "--port", "0"]).args(flags).env_remove("OVERSHOT_FAULT");
+        let mut command = program::overshot(&[&["serve", "--port", "0"], flags].concat());
+        command.env_remove("OVERSHOT_FAULT");
         fault.map(|fault| command.env("OVERSHOT_FAULT", fault));
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -48,7 +48,8 @@ async function playing(answers, check) {
 
 /** Runs `check` with a client of a server that has these flags. */
 async function serving(flags, check) {
-  const server = spawn(overshot, ["serve", "--port", "0", ...flags], {
+  const backend = flags.includes("--backend") ? [] : ["--backend", "cpu"];
+  const server = spawn(overshot, ["serve", "--port", "0", ...backend, ...flags], {
     stdio: ["ignore", "pipe", "inherit"],
   });
   const exited = once(server, "exit");
