@@ -110,6 +110,7 @@ pub fn start(
         Err(BudgetError::Shard(error @ ShardError::NotDivisible { .. })) => {
             return Err(bad_input(error.to_string()));
         }
+        Err(BudgetError::Unsupported(error)) => return Err(bad_input(error.to_string())),
         Err(error) => return Err(error).context(CANNOT_START),
     };
     waiting.suspend(|| budget_lines(&budget, &facts, needs).lines().for_each(note));

@@ -3,6 +3,7 @@
 //! that only counts (`gpu/tally.rs`).
 
 use super::inputs::DrawsOn;
+use super::limits::{self, Unsupported};
 use super::memory::RankMemory;
 use super::pools::DevicePools;
 use super::sums::Outbox;
@@ -99,14 +100,18 @@ pub enum BudgetError {
     #[error(transparent)]
     Shard(#[from] ShardError),
     #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    #[error(transparent)]
     Gpu(#[from] GpuError),
 }
 
 /// Plans for one rank a device. Touches no device: `gpus` are what they said of themselves.
 ///
 /// # Errors
-/// [`BudgetError::DoesNotFit`] with the numbers; a number of devices that this model cannot be split by.
+/// [`BudgetError::DoesNotFit`] with the numbers; a number of devices that this model cannot be split by; a model of more than
+/// kernels take.
 pub fn plan(model: &Model, demand: Demand, gpus: &[GpuFacts]) -> Result<Budget, BudgetError> {
+    limits::check(&model.spec)?;
     let shards = Shard::of_ranks(&model.spec, demand.numerics, gpus.len(), demand.rehearsal)?;
     let planner = Planner::new(model, demand, gpus, shards);
     let budget = match demand.cache {
@@ -290,6 +295,21 @@ mod tests {
         assert_eq!(again, scarce);
         assert!(plan(&model(), fixed(scarce.cache_tokens() + 1), &[gpu(free_bytes)]).is_err());
         assert_eq!(refused(rest, 1 << 30).0.capacity, PoolCapacity::shared_by(3, 3 * TOKENS_PER_PAGE));
+    }
+
+    #[test]
+    fn more_experts_than_kernels_take_are_refused_by_the_plan() {
+        let mut model = model();
+        model.spec.experts = 1024;
+        assert!(limits::check(&model.spec).is_ok());
+        model.spec.experts = 1025;
+        let rest = demand(CacheSize::Rest { requests: 1 });
+        let told = plan(&model, rest, &[gpu(8 << 30)]).unwrap_err();
+        assert!(matches!(told, BudgetError::Unsupported(_)));
+        assert_eq!(
+            told.to_string(),
+            "the model has 1025 routed experts a layer where the GPU's kernels take 1024: use --backend cpu"
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(crate) mod decoding;
 mod experts;
 mod inputs;
 pub(crate) mod kernels;
+mod limits;
 mod loading;
 mod memory;
 mod pieces;
@@ -31,6 +32,7 @@ pub use self::loading::Loading;
 pub use crate::matmul::Company;
 pub use budget::{Budget, BudgetError, CacheSize, Demand, Obstacle, RESERVE_BYTES, plan};
 pub use kernels::{attention_tiles_shape, sources};
+pub use limits::Unsupported;
 pub use rank::RankError;
 pub(crate) use sums::Sums;
 
@@ -71,6 +73,8 @@ pub enum CudaBackendError {
     Gpu(#[from] GpuError),
     #[error(transparent)]
     Shard(#[from] ShardError),
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
     #[error("the thread of a rank could not be started: {0}")]
     RankThread(#[from] std::io::Error),
 }
@@ -91,7 +95,8 @@ impl CudaBackend {
     /// Takes all memory and brings the weights in; nothing is allocated on a device afterwards.
     ///
     /// # Errors
-    /// A number of devices that this model cannot be split by; a device that refuses memory or kernels.
+    /// A number of devices that this model cannot be split by; a model of more than kernels take; a device that refuses memory or
+    /// kernels.
     pub fn load(
         model: &Arc<Model>,
         options: CudaOptions,
@@ -99,6 +104,7 @@ impl CudaBackend {
         loading: Loading,
     ) -> Result<Self, CudaBackendError> {
         let (spec, tp) = (&model.spec, gpus.len());
+        limits::check(spec)?;
         let shards = Shard::of_ranks(spec, options.numerics, tp, options.rehearsal)?;
         let device =
             gpus.first().map(|gpu| gpu.facts()).transpose()?.map_or(String::new(), |facts| facts.name);
