@@ -6,6 +6,7 @@
 use crate::cuda::{Compiled, Compiler, CudaError, Header};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Of a key: the beginning of a hash that is twice as long.
 pub const KEY_BYTES: usize = 12;
@@ -76,12 +77,14 @@ impl Cubins {
     }
 }
 
-/// Under another name first: a process that ends half-way must not leave half a cubin.
+/// Under another name first, of this call alone: a process that ends half-way must not leave half a cubin.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let partial = path.with_extension(format!("partial-{}-{number}", std::process::id()));
     std::fs::write(&partial, bytes)?;
     std::fs::rename(&partial, path)
 }

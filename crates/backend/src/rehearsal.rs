@@ -13,7 +13,7 @@ use overshot_model::{HEAD_DIM, INDEX_DIM};
 /// What is measured. Its answers mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rehearsal {
-    /// The one rank that is there is the first of so many. Its sums are its own part, and it draws among its own tokens.
+    /// All of so many ranks are there, or the first of them alone: then sums are its own part, and it draws among its own tokens.
     pub of_ranks: usize,
     /// Of what the cache holds.
     pub seed: u64,

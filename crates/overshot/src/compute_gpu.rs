@@ -74,7 +74,7 @@ pub fn emulated(ranks: usize) -> anyhow::Result<Gpus> {
     (0..ranks).map(|_| gpu()).collect()
 }
 
-/// What the memory of the one device of a rehearsal gives, as long as it is empty.
+/// What the memory of the first device of a rehearsal gives, as long as it is empty.
 ///
 /// # Errors
 /// A device that fails.
@@ -132,7 +132,7 @@ fn does_not_fit(budget: &Budget, obstacle: Obstacle, needs: Needs) -> String {
     };
     let advice = match to_lower {
         Some(flag) => format!("lower {flag}"),
-        None if needs.rehearsal.is_some() => "raise --rank-of, or lower --layers".to_owned(),
+        None if needs.rehearsal.is_some() => "raise --rank-of or --tp, or lower --layers".to_owned(),
         None => "share the model between more GPUs with --tp, or use --backend cpu".to_owned(),
     };
     format!(

@@ -65,6 +65,20 @@ fn one_rank_has_its_part_and_no_peers() {
 }
 
 #[test]
+fn all_ranks_of_a_shape_are_measured_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags =
+        ["--tp", "2", "--batch", "1,3", "--context", "600", "--prefill", "40", "--chunk-tokens", "16"];
+    let flags = [&flags[..], &["--repeats", "1", "--threads", "2", "--json"]].concat();
+    let report = report(&bench(folder.path(), &flags));
+    let backend = report["settings"]["backend"].as_str().unwrap();
+    assert!(backend.contains("2 ranks x 1 threads"), "{report}");
+    let (decode, prefill) = (&report["works"][0], &report["works"][1]);
+    assert!(medians(decode, "step_ms").all(|ms| ms > 0.0), "{report}");
+    assert!(medians(prefill, "prompt_tokens_per_s").all(|rate| rate > 0.0), "{report}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     for (flags, told) in [
@@ -73,7 +87,9 @@ fn what_cannot_be_is_refused_in_one_line() {
         (&["--geometry", CONFIG, "--layers", "3"], "has 2"),
         (&["--geometry", CONFIG, "--rank-of", "3"], "use 1, 2 or 4"),
         (&["--geometry", CONFIG, "--rank-of", "4"], "2 o_groups"),
-        (&["--geometry", CONFIG, "--tp", "2"], "cannot be used with"),
+        (&["--geometry", CONFIG, "--tp", "2", "--rank-of", "2"], "cannot be used with"),
+        (&["--geometry", CONFIG, "--tp", "4"], "--tp 4: 4 ranks cannot share this model's 2 o_groups"),
+        (&["--geometry", CONFIG, "--rank-of", "2", "--backend", "cuda", "--devices", "0,1"], "name one GPU"),
         (&["--geometry", CONFIG, "--context", "99999999"], "where the model's context holds"),
         (&["--layers", "1"], "--geometry"),
     ] {

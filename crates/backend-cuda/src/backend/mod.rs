@@ -92,7 +92,7 @@ impl CudaBackend {
         Self::load(model, options, gpus, Loading::quietly())
     }
 
-    /// Takes all memory and brings the weights in; nothing is allocated on a device afterwards.
+    /// Takes all memory and brings the weights in, on all devices at once; nothing is allocated on one afterwards.
     ///
     /// # Errors
     /// A number of devices that this model cannot be split by; a model of more than kernels take; a device that refuses memory or
@@ -115,14 +115,33 @@ impl CudaBackend {
             _ if sums.iter().all(Sums::by_devices) => format!("cuda ({tp} ranks, {device})"),
             _ => format!("cuda ({tp} ranks that sum by way of the host, {device})"),
         };
-        let ranks = Member::places(tp).into_iter().zip(sums).zip(gpus).zip(shards);
-        let ranks = ranks.map(|(((member, sums), gpu), shard)| {
-            CudaRank::new(gpu, model.clone(), options, shard, member, sums, loading, &progress)
-        });
-        let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
+        let loading = Loading { threads: (loading.threads / tp.max(1)).max(1), ..loading };
+        let progress = &progress;
+        let starts: Vec<_> = Member::places(tp)
+            .into_iter()
+            .zip(sums)
+            .zip(gpus)
+            .zip(shards)
+            .map(|(((member, sums), gpu), shard)| {
+                let model = model.clone();
+                move || CudaRank::new(gpu, model, options, shard, member, sums, loading, progress)
+            })
+            .collect();
+        let ranks = all_at_once(starts)?.into_iter().collect::<Result<Vec<_>, _>>()?;
         let info = RanksInfo { name, spec: spec.clone(), capacity: options.capacity };
         Ok(CudaBackend { ranks: Ranks::start(info, ranks)? })
     }
+}
+
+/// Calls each on a thread of its own; answers in their order.
+fn all_at_once<T: Send>(calls: Vec<impl FnOnce() -> T + Send>) -> std::io::Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let thread = || std::thread::Builder::new().name("start a rank".into());
+        let calls = calls.into_iter().map(|call| thread().spawn_scoped(scope, call));
+        let threads = calls.collect::<std::io::Result<Vec<_>>>()?;
+        let ended = threads.into_iter().map(|thread| thread.join());
+        Ok(ended.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect())
+    })
 }
 
 /// Brings a model's weights to devices, all of which they take, and lets go of them: for those who measure it. Returns their

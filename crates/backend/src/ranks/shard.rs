@@ -18,8 +18,10 @@ pub enum ShardError {
         "--tp {ranks}: {ranks} ranks cannot share this model's {count} {what} evenly, use --tp {possible}"
     )]
     NotDivisible { ranks: usize, what: &'static str, count: usize, possible: usize },
-    #[error("{ranks} ranks cannot be rehearsed: one rank is measured, without its peers")]
-    Rehearsal { ranks: usize },
+    #[error(
+        "{ranks} of {of_ranks} ranks cannot be rehearsed: all of them can, or the first without its peers"
+    )]
+    Rehearsal { ranks: usize, of_ranks: usize },
 }
 
 /// One rank's shares; together the ranks' shares are everything, once.
@@ -50,7 +52,7 @@ impl Shard {
     /// Those of the ranks that are here, rank 0 first.
     ///
     /// # Errors
-    /// A number of ranks that this model cannot be split by, or several in a rehearsal.
+    /// A number of ranks that this model cannot be split by, or several in a rehearsal of more.
     pub fn of_ranks(
         spec: &Spec,
         numerics: Numerics,
@@ -59,8 +61,8 @@ impl Shard {
     ) -> Result<Vec<Self>, ShardError> {
         let all = match rehearsal {
             None => ranks,
-            Some(Rehearsal { of_ranks, .. }) if ranks == 1 => of_ranks,
-            Some(_) => return Err(ShardError::Rehearsal { ranks }),
+            Some(Rehearsal { of_ranks, .. }) if ranks == 1 || ranks == of_ranks => of_ranks,
+            Some(Rehearsal { of_ranks, .. }) => return Err(ShardError::Rehearsal { ranks, of_ranks }),
         };
         Self::check(spec, numerics, all)?;
         Ok((0..ranks).map(|rank| Shard::of(spec, rank, all)).collect())
@@ -122,12 +124,16 @@ mod tests {
     }
 
     #[test]
-    fn a_rehearsal_is_of_the_first_rank_alone() {
-        let (spec, rehearsal) = (spec(), Some(Rehearsal { of_ranks: 2, seed: 0 }));
-        let shards = |ranks| Shard::of_ranks(&spec, Numerics::EXACT, ranks, rehearsal);
-        let alone = shards(1).unwrap();
-        assert_eq!((alone.len(), alone[0].heads.clone()), (1, 0..2));
-        assert_eq!(shards(2).err(), Some(ShardError::Rehearsal { ranks: 2 }));
+    fn a_rehearsal_is_of_the_first_rank_alone_or_of_all() {
+        let spec = spec();
+        let shards = |ranks, of_ranks| {
+            let rehearsal = Some(Rehearsal { of_ranks, seed: 0 });
+            let shards = Shard::of_ranks(&spec, Numerics::EXACT, ranks, rehearsal)?;
+            Ok(shards.into_iter().map(|shard| (shard.heads.start, shard.heads.end)).collect::<Vec<_>>())
+        };
+        assert_eq!(shards(1, 2), Ok(vec![(0, 2)]));
+        assert_eq!(shards(2, 2), Ok(vec![(0, 2), (2, 4)]));
+        assert_eq!(shards(2, 4), Err(ShardError::Rehearsal { ranks: 2, of_ranks: 4 }));
         assert_eq!(Shard::of_ranks(&spec, Numerics::EXACT, 2, None).unwrap().len(), 2);
     }
 

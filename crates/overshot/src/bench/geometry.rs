@@ -21,15 +21,16 @@ use std::str::FromStr;
 pub struct GeometryFlags {
     /// Measure a model of this shape over random weights, behind caches that are full from the start: flash, pro, or a
     /// config.json
-    #[arg(long, value_name = "flash|pro|FILE.json", conflicts_with_all = ["url", "model", "tp"])]
+    #[arg(long, value_name = "flash|pro|FILE.json", conflicts_with_all = ["url", "model"])]
     geometry: Option<Shape>,
 
     /// Only its first N layers
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, requires = "geometry")]
     layers: Option<NonZeroUsize>,
 
-    /// One of N ranks that would share it, without its peers: a part of all heads, groups, experts and tokens
-    #[arg(long, value_name = "1|2|4", default_value = "1", allow_negative_numbers = true, value_parser = rank_count, requires = "geometry")]
+    /// One of N ranks that would share it, without its peers: a part of all heads, groups, experts and tokens; --tp N has all of
+    /// them
+    #[arg(long, value_name = "1|2|4", default_value = "1", allow_negative_numbers = true, value_parser = rank_count, requires = "geometry", conflicts_with = "tp")]
     rank_of: usize,
 
     /// Tokens of a prompt that a step computes
@@ -44,10 +45,27 @@ pub struct GeometryFlags {
 /// What is measured instead of a checkpoint.
 pub struct Geometry {
     pub source: ModelSource,
-    pub of_ranks: usize,
+    rank_of: usize,
     pub chunk_tokens: usize,
     /// For times that grow as more of them are touched.
     experts: Option<Experts>,
+}
+
+impl Geometry {
+    /// Ranks that the model is split by, where `ranks` of them are there.
+    ///
+    /// # Errors
+    /// Several ranks that are to be measured without their peers.
+    pub fn of_ranks(&self, ranks: usize) -> anyhow::Result<usize> {
+        match (ranks, self.rank_of) {
+            (1, of_ranks) => Ok(of_ranks),
+            (_, 1) => Ok(ranks),
+            (_, of_ranks) => Err(bad_input(format!(
+                "--rank-of {of_ranks} measures one rank without its peers: name one GPU in --devices, or leave --rank-of out to \
+                 measure all {ranks}"
+            ))),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -102,8 +120,8 @@ impl GeometryFlags {
         let experts = number(spec.experts).zip(number(spec.experts_per_token));
         let experts = experts.map(|(all, used_by_a_request)| Experts { all, used_by_a_request });
         let source = ModelSource::Random { name, spec: Box::new(spec) };
-        let (of_ranks, chunk_tokens) = (self.rank_of, self.chunk_tokens.get());
-        Ok(Some(Geometry { source, of_ranks, chunk_tokens, experts }))
+        let (rank_of, chunk_tokens) = (self.rank_of, self.chunk_tokens.get());
+        Ok(Some(Geometry { source, rank_of, chunk_tokens, experts }))
     }
 
     /// Where the time of decode steps goes, and how it grows with the batch; `None` where none were measured or families cannot

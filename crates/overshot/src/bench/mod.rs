@@ -30,6 +30,7 @@ Examples:
   overshot bench --url http://localhost:8000 --concurrency 1,8,32,96 --max-tokens 256
   overshot bench --url http://localhost:30000 --mixed --concurrency 32 --seconds 60 --json
   overshot bench --geometry flash --rank-of 2 --backend cuda --batch 1,8,64 --context 8192
+  overshot bench --geometry flash --tp 2 --backend cuda --batch 1,8,64 --context 8192
 
 Without --url the engine in this process is measured. What each number means: docs/bench.md.";
 

@@ -19,6 +19,7 @@ use overshot_kv::{Kv, PoolCapacity, SetId};
 use overshot_lab::{LabError, Measurement, Metric, Point, Settings, Target};
 use overshot_model::Model;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,10 @@ pub struct RehearsalTarget {
     backend: Box<dyn Backend>,
     model: Arc<Model>,
     numerics: Numerics,
+    /// The first rank's.
     shard: Shard,
+    /// That the ranks which are here have.
+    known_tokens: Range<u32>,
     /// Of the device's memory, measured; `None` where the processor computes.
     read_bytes_per_s: Option<f64>,
     kv: Kv,
@@ -93,10 +97,9 @@ impl RehearsalTarget {
     /// A backend that does not start, or points beyond the model's context.
     pub fn start(options: RehearsalOptions<'_>) -> anyhow::Result<(Self, Vec<Point>)> {
         let RehearsalOptions { compute, geometry, context, most_steps, time, step_loop, .. } = options;
-        if compute.ranks()? > 1 {
-            return Err(bad_input("--geometry measures one rank: name one device in --devices"));
-        }
-        let Geometry { source, of_ranks, chunk_tokens, .. } = geometry;
+        let Geometry { source, chunk_tokens, .. } = geometry;
+        let ranks = compute.ranks()?;
+        let of_ranks = geometry.of_ranks(ranks)?;
         let model = Arc::new(source.open()?);
         let mut points = options.points.to_vec();
         points.sort_unstable();
@@ -122,7 +125,7 @@ impl RehearsalTarget {
                     requests: Some("--batch or --chunk-tokens"),
                     cache: "--context, --prefill or --batch",
                 },
-                rehearsal: Some(Rehearsal { of_ranks: *of_ranks, seed: SEED }),
+                rehearsal: Some(Rehearsal { of_ranks, seed: SEED }),
             };
             match start_backend(compute, source, model.clone(), needs) {
                 Err(error) if error.is::<DoesNotFit>() && points.len() > 1 && streams > 1 => {
@@ -132,6 +135,8 @@ impl RehearsalTarget {
                 started => break started?,
             }
         };
+        let shard = Shard::of(&model.spec, 0, of_ranks);
+        let known = if ranks > 1 { 0..model.spec.vocab_size } else { shard.vocab.clone() };
         let numerics = compute.numerics();
         let settings = [
             ("model", source.label()),
@@ -151,7 +156,8 @@ impl RehearsalTarget {
         let target = RehearsalTarget {
             kv: Kv::new(backend.capacity()),
             next_plan: 0,
-            shard: Shard::of(&model.spec, 0, *of_ranks),
+            known_tokens: known.start as u32..known.end as u32,
+            shard,
             model,
             numerics,
             read_bytes_per_s,
@@ -182,9 +188,8 @@ impl RehearsalTarget {
         failed.map_or(Ok(result), |what| Err(anyhow::anyhow!(what)))
     }
 
-    /// One that the rank has.
     fn token(&mut self) -> u32 {
-        self.random.u32(self.shard.vocab.start as u32..self.shard.vocab.end as u32)
+        self.random.u32(self.known_tokens.clone())
     }
 
     /// `count` sequences behind about the context, each a little less than the one before.
