@@ -104,7 +104,7 @@ fn what_cannot_be_is_refused_in_one_line() {
 #[cfg(feature = "gpu-emulator")]
 #[test]
 fn a_rank_on_a_device_leaves_out_what_does_not_fit() {
-    if Command::new("c++").arg("--version").output().is_err() {
+    if std::process::Command::new("c++").arg("--version").output().is_err() {
         eprintln!("SKIPPED: the emulator needs c++");
         return;
     }
