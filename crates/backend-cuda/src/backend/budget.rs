@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn more_experts_than_kernels_take_are_refused_by_the_plan() {
+    fn more_than_kernels_take_is_refused_by_the_plan() {
         let mut model = model();
         model.spec.experts = 1024;
         assert!(limits::check(&model.spec).is_ok());
@@ -310,6 +310,11 @@ mod tests {
             told.to_string(),
             "the model has 1025 routed experts a layer where the GPU's kernels take 1024: use --backend cpu"
         );
+        model.spec.experts = 8;
+        for (hidden, fits) in [(8192, true), (4098, false), (8196, false)] {
+            model.spec.hidden_size = hidden;
+            assert_eq!(limits::check(&model.spec).is_ok(), fits, "{hidden}");
+        }
     }
 
     #[test]

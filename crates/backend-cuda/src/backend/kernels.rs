@@ -58,7 +58,7 @@ fn streams_source() -> Source {
 }
 
 fn slices_source() -> Source {
-    source("streams_v2", file!("streams/v2_slices.cu"))
+    source("streams_v3", file!("streams/v3_narrow_slices.cu"))
 }
 
 fn head_source() -> Source {
@@ -267,10 +267,14 @@ const HEAD_THREADS: u32 = 1024;
 const COMPRESS_THREADS: u32 = 512;
 const SAMPLE_THREADS: u32 = 256;
 /// Dims of the streams that a block mixes, and tokens; what it leaves of each.
-pub const STREAM_SLICE: usize = 128;
-pub const STREAM_TOKENS: usize = 4;
+pub const STREAM_SLICE: usize = 32;
+pub const STREAM_TOKENS: usize = 8;
 pub const STREAM_PARTIALS: usize = 32;
+/// A warp a token.
+const MIX_THREADS: u32 = 32 * STREAM_TOKENS as u32;
 const ENTER_THREADS: u32 = 512;
+/// Dims of a token that the threads of `enter` have room for.
+pub(super) const HIDDEN_MAX: usize = 4 * 4 * ENTER_THREADS as usize;
 pub(super) const REDUCE_THREADS: u32 = 512;
 pub const SCORE_KEYS: usize = 32;
 
@@ -291,7 +295,7 @@ impl Kernels {
         let t = THREADS as u32;
         Ok(Kernels {
             embed: Launcher::load(gpu, &streams, "embed", t)?,
-            mix_streams: Launcher::load(gpu, &slices_source(), "mix", STREAM_SLICE as u32)?,
+            mix_streams: Launcher::load(gpu, &slices_source(), "mix", MIX_THREADS)?,
             enter_site: Launcher::load(gpu, &slices_source(), "enter", ENTER_THREADS)?,
             collapse_for_head: Launcher::load(gpu, &head_source(), "collapse_for_head", HEAD_THREADS)?,
             dense: Launcher::load(gpu, &matmul, "dense", t)?,

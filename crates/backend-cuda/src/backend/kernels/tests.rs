@@ -1,4 +1,6 @@
-//! The router at sizes that no fixture has, on the emulator.
+//! Kernels at sizes that no fixture has, on the emulator: here the router.
+
+mod streams;
 
 use super::*;
 use crate::emulator::{EmulatedGpu, Order};
