@@ -127,6 +127,7 @@ __device__ __forceinline__ float product_of_warp(const StreamsArgs& a, int token
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const float* partial = a.partial + (size_t)token * a.slices * PARTIALS + lane;
     float sum = 0.f;
+    #pragma unroll 1
     for (int from = warp; from < a.slices; from += 8 * WARPS) {
         float loaded[8];
         #pragma unroll
