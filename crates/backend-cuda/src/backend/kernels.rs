@@ -74,7 +74,7 @@ fn experts_source() -> Source {
 }
 
 fn route_source() -> Source {
-    source("route_v2", file!("route/v2_warps.cu"))
+    source("route_v3", file!("route/v3_blocks.cu"))
 }
 
 fn compress_source() -> Source {
@@ -261,8 +261,6 @@ pub struct Kernels {
 /// Of all kernels that name no other number.
 pub const THREADS: usize = 128;
 pub(crate) const SELECT_THREADS: u32 = 256;
-/// A warp a token of `route`.
-pub(super) const ROUTE_TOKENS: usize = THREADS / 32;
 const HEAD_THREADS: u32 = 1024;
 const COMPRESS_THREADS: u32 = 512;
 const SAMPLE_THREADS: u32 = 256;

@@ -3,7 +3,7 @@
 use super::kernels::HIDDEN_MAX;
 use overshot_model::Spec;
 
-/// As `kernels/matmul/sort.cu` and `kernels/route/v2_warps.cu` have it.
+/// As `kernels/matmul/sort.cu` and `kernels/route/v3_blocks.cu` have it.
 const EXPERTS_MAX: usize = 1024;
 
 /// A model of more than the kernels are made for.

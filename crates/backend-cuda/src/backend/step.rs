@@ -5,7 +5,7 @@ use super::arguments as args;
 use super::decoding::Decode;
 use super::experts::{Experts, Routed};
 use super::inputs::{Layout, growing_pool};
-use super::kernels::{Kernels, ROUTE_TOKENS, SCORE_KEYS, STREAM_SLICE, STREAM_TOKENS};
+use super::kernels::{Kernels, SCORE_KEYS, STREAM_SLICE, STREAM_TOKENS};
 use super::pools::{DevicePools, RingOf};
 use super::products::{Factor, Input, Products, Rounding};
 use super::rank::RankError;
@@ -385,7 +385,7 @@ impl Step<'_> {
             unused: 0,
         };
         self.enter(Family::Route)?;
-        self.kernels.route.launch(each(tokens.div_ceil(ROUTE_TOKENS)), &route)?;
+        self.kernels.route.launch(each(tokens), &route)?;
         let routed = Routed {
             x: w.x.address(),
             ids: w.ids.address(),

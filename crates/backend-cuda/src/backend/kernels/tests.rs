@@ -47,7 +47,7 @@ fn tokens_go_to_their_best_experts_and_of_equals_to_the_lower() {
             factor: 1.5,
             ..Default::default()
         };
-        kernel.launch(Grid(TOKENS.div_ceil(ROUTE_TOKENS) as u32, 1, 1), &route).unwrap();
+        kernel.launch(Grid(TOKENS as u32, 1, 1), &route).unwrap();
         let (ids, weights) = (ids.copy_out().unwrap(), weights.copy_out().unwrap());
         for token in 0..TOKENS {
             let (best, of_best) = routed(&raw[token * experts..][..experts], &bias, per_token);

@@ -1,11 +1,12 @@
-// The router: which experts a token goes to, and with what weights. Version 2: a warp a token, which keeps the keys of all
-// experts in registers, 8 a lane for Flash's 256. Each choice is one maximum over the warp.
+// The router: which experts a token goes to, and with what weights. Version 3: a block a token, whose threads make two scores each for
+// Flash's 256 experts; then one warp has the keys of all experts in registers, 8 a lane. Each choice is one maximum over the warp.
 //
-// 1 kB of scores in, 48 bytes out: latency alone. Version 1 had one thread look for each of 6 experts among 256: 40 us
-// whatever the batch (H200).
+// 1 kB of scores in, 48 bytes out: latency alone, of memory and of code that is run once. Version 2 gave a token one warp, which made 8
+// scores a lane one after the other, each an exponential, a logarithm and a root: 12.6 us a launch whatever the batch (H200). The
+// same choices and weights to the bit.
 #include "step.cuh"
 
-constexpr int THREADS = 128, WARPS = THREADS / 32, PER_TOKEN_MAX = 64;   // and 1,024 experts, as those who multiply by them
+constexpr int THREADS = 128, PER_TOKEN_MAX = 64, EXPERTS_MAX = 1024;   // as those who multiply by them
 
 struct RouteArgs {
     Step step;
@@ -21,15 +22,16 @@ struct RouteArgs {
 
 __device__ __forceinline__ float score_of(float x) { return sqrtf(x > 20.f ? x : log1pf(expf(x))); }
 
-// Of equal scores the lower expert.
-template <int EXPERTS_A_LANE> __device__ __forceinline__ void choose(const RouteArgs& a, const float* scores, int* chosen) {
+// By keys in shared memory, for one warp. Of equal keys the lower expert.
+template <int EXPERTS_A_LANE> __device__ __forceinline__ void choose(const RouteArgs& a, const u32* keys_of_all, int* chosen) {
     const int lane = threadIdx.x % 32;
     u32 keys[EXPERTS_A_LANE];
     #pragma unroll
     for (int i = 0; i < EXPERTS_A_LANE; i++) {
         const int e = lane + 32 * i;
-        keys[i] = e < a.experts ? ordered_bits(score_of(scores[e]) + a.bias[e]) : 0;
+        keys[i] = e < a.experts ? keys_of_all[e] : 0;
     }
+    #pragma unroll 1
     for (int place = 0; place < a.per_token; place++) {
         u32 most = 0;
         #pragma unroll
@@ -47,27 +49,34 @@ template <int EXPERTS_A_LANE> __device__ __forceinline__ void choose(const Route
     }
 }
 
-// Grid: tokens over WARPS.
+// Grid: tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) route(const __grid_constant__ RouteArgs a) {
-    __shared__ int chosen_of[WARPS][PER_TOKEN_MAX];
-    __shared__ float scores_of[WARPS][PER_TOKEN_MAX];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = blockIdx.x * WARPS + warp;
-    if (token >= a.step.tokens) return;
-    int* chosen = chosen_of[warp];
-    float* weighed = scores_of[warp];                            // scores of the chosen, by ascending expert
-    const float* scores = a.scores + (size_t)token * a.experts;
-    if (a.table) {
-        for (int i = lane; i < a.per_token; i += 32) chosen[i] = a.table[(size_t)a.step.ids[token] * a.per_token + i];
-    } else if (a.experts <= 32 * 8) choose<8>(a, scores, chosen);
-    else if (a.experts <= 32 * 12) choose<12>(a, scores, chosen);
-    else choose<32>(a, scores, chosen);
-    __syncwarp();
+    __shared__ int chosen[PER_TOKEN_MAX];
+    __shared__ u32 keys[EXPERTS_MAX];
+    __shared__ float scores[EXPERTS_MAX], weighed[PER_TOKEN_MAX];   // of all; of the chosen, by ascending expert
+    const int token = blockIdx.x, lane = threadIdx.x % 32;
+    if (a.table)
+        for (int i = threadIdx.x; i < a.per_token; i += THREADS) chosen[i] = a.table[(size_t)a.step.ids[token] * a.per_token + i];
+    #pragma unroll 2
+    for (int e = threadIdx.x; e < a.experts; e += THREADS) {
+        const float score = score_of(__ldg(a.scores + (size_t)token * a.experts + e));
+        scores[e] = score;
+        if (!a.table) keys[e] = ordered_bits(score + __ldg(a.bias + e));
+    }
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    if (!a.table) {
+        if (a.experts <= 32 * 8) choose<8>(a, keys, chosen);
+        else if (a.experts <= 32 * 12) choose<12>(a, keys, chosen);
+        else choose<32>(a, keys, chosen);
+        __syncwarp();
+    }
     for (int i = lane; i < a.per_token; i += 32) {
         const int own = chosen[i];
         int at = 0;
         for (int j = 0; j < a.per_token; j++) at += chosen[j] < own || (chosen[j] == own && j < i);
         a.ids[token * a.per_token + at] = own;
-        weighed[at] = score_of(scores[own]);
+        weighed[at] = scores[own];
     }
     __syncwarp();
     float sum = 0.f;
