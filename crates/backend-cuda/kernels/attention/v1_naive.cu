@@ -1,13 +1,13 @@
 // Attention of every token of a step, prompt or answer: over its window and the compressed entries it may see.
 // Version 1: a block a head and token; a thread a key for the scores, a thread 4 dims for the values. It serves float32
-// entries; packed ones have version 2. What comes after attention is here for both, what comes before in v2_latents.cu.
+// entries; packed ones have version 2. What comes after attention is here for both, what comes before in v3_latents.cu.
 //
 // Latents of this step are read from `latents`, earlier ones from the pages: a long row overwrites the ring while its
-// own first tokens still need what was there, so `append_window` runs afterwards for those (before, for rows of up to
-// 128 tokens: what reads the ring alone then finds all of it).
+// own first tokens still need what was there, so `append_window` runs afterwards for those. Rows of up to 128 tokens are in the
+// ring before, so that what reads the ring alone finds all of it: v3_latents.cu puts them there.
 #include "attention.cuh"
 
-constexpr int THREADS = 128, CHUNK = 1024, SHORT_ROW = RING - WINDOW;
+constexpr int THREADS = 128, CHUNK = 1024;
 
 struct WindowArgs {
     Step step;

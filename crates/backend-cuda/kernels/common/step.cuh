@@ -6,6 +6,7 @@
 #include "device.cuh"
 
 constexpr int HEAD_DIM = 512, NOPE = 448, ROPE_PAIRS = 32, INDEX_DIM = 128, WINDOW = 128, RING = 256, STREAMS = 4;
+constexpr int SHORT_ROW = RING - WINDOW;   // rows of up to so many tokens leave in the ring all that their own tokens see
 constexpr int PACKED_DATA = 576, PACKED_SCALES = 8, PACKED_BYTES = 584;
 
 enum PoolName : int { POOL_CSA, POOL_HCA, POOL_INDEX };          // those that grow, in the order of `tables`

@@ -212,6 +212,7 @@ pub struct Latents {
     pub latents: DeviceAddress,
     pub kv_norm: DeviceAddress,
     pub packed: DeviceAddress,
+    pub window: Pages,
     pub q_lora: i32,
     pub compressed: i32,
     pub format: i32,

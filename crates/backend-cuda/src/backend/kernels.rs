@@ -86,7 +86,7 @@ fn index_source() -> Source {
 }
 
 fn latents_source() -> Source {
-    source("latents_v2", file!("attention/v2_latents.cu"))
+    source("latents_v3", file!("attention/v3_latents.cu"))
 }
 
 pub(crate) fn attention_source() -> Source {

@@ -173,14 +173,14 @@ impl Step<'_> {
         if let Some(indexer) = &layer.indexer {
             self.select(place, indexer)?;
         }
-        self.append_window(place, false)?;
         self.attend(place, layer)?;
         if self.layout.longest_row > SHORT_ROW {
-            self.append_window(place, true)?;
+            self.append_window(place)?;
         }
         self.project_out(layer)
     }
 
+    /// Leaves latents of short rows in the ring, too.
     fn latents(&self, place: Place, layer: &DeviceLayer) -> Result<(), RankError> {
         self.enter(Family::Latents)?;
         let latents = args::Latents {
@@ -190,6 +190,7 @@ impl Step<'_> {
             latents: self.space.latents.address(),
             kv_norm: layer.kv_norm,
             packed: self.space.packed.address(),
+            window: self.pools.window(place.index),
             q_lora: self.spec.q_lora_rank as i32,
             compressed: i32::from(place.spec.kind != LayerKind::Window),
             format: i32::from(self.numerics.kv == KvFormat::Fp8),
@@ -198,14 +199,15 @@ impl Step<'_> {
         Ok(self.kernels.latents.launch(Grid(self.tokens() as u32, 2, 1), &latents)?)
     }
 
-    fn append_window(&self, place: Place, long_rows: bool) -> Result<(), RankError> {
+    /// Of long rows, whose own tokens saw what was in the ring before.
+    fn append_window(&self, place: Place) -> Result<(), RankError> {
         self.enter(Family::Latents)?;
         let window = args::Window {
             step: self.step,
             latents: self.space.latents.address(),
             packed: self.space.packed.address(),
             window: self.pools.window(place.index),
-            long_rows: i32::from(long_rows),
+            long_rows: 1,
             unused: 0,
         };
         Ok(self.kernels.append_window.launch(each(self.tokens()), &window)?)

@@ -1,10 +1,10 @@
-// What comes before attention of every token of a step: its query latent normed, its own latent normed, rotated and rounded.
-// Version 2: a block for either; of the second a thread has four numbers in registers from beginning to end.
+// What comes before attention of every token of a step: its query latent normed, its own latent normed, rotated, rounded and, in
+// rows of up to 128 tokens, put into the window. Version 3: a block for either; of the second a thread has four numbers in
+// registers from beginning to end.
 //
-// 6 kB in and out a token of Flash: latency alone, of two round trips to memory and one barrier. Version 1 did both in one
-// block, in 6 stretches between barriers, and looked for each of 7 scales on one thread (latents and `append_window`
-// together: 15 us a layer whatever the batch, H200). Not here: rows of the window, which `append_window` fills from
-// these.
+// 6 kB in and out a token of Flash: latency alone, of two round trips to memory and one barrier. Version 2 left the window to a
+// launch of its own, which waited for three loads one after the other: 10 us a layer together, at any batch (H200). Not here:
+// windows of longer rows, which `append_window` fills from these.
 #include "step.cuh"
 
 constexpr int THREADS = HEAD_DIM / 4;
@@ -16,6 +16,7 @@ struct LatentsArgs {
     float* latents;                  // [tokens, 512]: normed, rotated and rounded in place
     const float* kv_norm;
     u8* packed;                      // [tokens, 584]: the same as a packed entry
+    Pages window;
     int q_lora, compressed, format;
     float rms_eps;
 };
@@ -43,6 +44,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) latents(const __grid_const
     }
     float4* own = (float4*)(a.latents + (size_t)token * HEAD_DIM) + tid;
     const float4 four = *own, gain = *((const float4*)a.kv_norm + tid);
+    const int row = a.step.row_of[token], slot = a.step.positions[token] % RING;
+    const bool is_short = a.step.firsts[row + 1] - a.step.firsts[row] <= SHORT_ROW;
+    u8* page = a.window.data + a.step.window_pages[row] * a.window.page_bytes;
     const int pair = 2 * (tid - NOPE / 4);                       // the first of two
     float2 cosines, sines;
     if (pair >= 0) {
@@ -62,6 +66,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) latents(const __grid_const
         rotate_pair(x, 0, cosines.x, sines.x, 1.f);
         rotate_pair(x, 1, cosines.y, sines.y, 1.f);
     }
+    float unrounded[4] = {x[0], x[1], x[2], x[3]};
+    if (is_short) store_latent(a.window, page, slot, tid, unrounded);
     if (a.format == KV_FP8) store_latent({nullptr, 0, 1, KV_FP8}, a.packed + (size_t)token * PACKED_BYTES, 0, tid, x);
     *own = make_float4(x[0], x[1], x[2], x[3]);
 }
