@@ -192,6 +192,12 @@ inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 inline void mma_f16_n16_twice(float (&c0)[4], float (&c1)[4], const u32 (&a0)[4], const u32 (&a1)[4], const u32 (&b)[4]) {
     emulator::multiply<emulator::number_of_f16, 1>("mma f16 n16 twice", emulator::Fragments<2, 2>{{c0, c1}, {a0, a1}, {{b[0], b[1]}, {b[2], b[3]}}});
 }
+inline void mma_f16_k32(float (&c)[4], const u32 (&a)[2][4], const uint4& b) {
+    emulator::multiply<emulator::number_of_f16, 2>("mma f16 k32", emulator::Fragments<1, 2>{{c}, {a[0], a[1]}, {{b.x, b.y, b.z, b.w}}});
+}
+inline void mma_bf16_k32(float (&c)[4], const u32 (&a)[2][4], const uint4& b) {
+    emulator::multiply<emulator::number_of_bf16, 2>("mma bf16 k32", emulator::Fragments<1, 2>{{c}, {a[0], a[1]}, {{b.x, b.y, b.z, b.w}}});
+}
 inline void mma_f16_k32_twice(float (&c)[4], const u32 (&a0)[2][4], const u32 (&a1)[2][4], const u32 (&b)[4]) {
     emulator::multiply<emulator::number_of_f16, 2>("mma f16 k32 twice", emulator::Fragments<1, 4>{{c}, {a0[0], a0[1], a1[0], a1[1]}, {{b[0], b[1], b[2], b[3]}}});
 }
@@ -234,6 +240,7 @@ inline void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier) {
     emulator::change_barrier(barrier, 0, -(i64)bytes);
 }
 inline void prefetch_l2(const void*) {}
+inline void copy_4_bytes(u32 to, const void* from, int bytes) { emulator::queue_copy(to, from, bytes, 4); }
 inline void copy_8_bytes(u32 to, const void* from, int bytes = 8) { emulator::queue_copy(to, from, bytes, 8); }
 inline void copy_16_bytes(u32 to, const void* from, int bytes = 16) { emulator::queue_copy(to, from, bytes, 16); }
 inline void commit_copies() { emulator::own_fiber().copy_group++; }

@@ -33,6 +33,15 @@ __device__ __forceinline__ void mma_f16_n16_twice(float (&c0)[4], float (&c1)[4]
     mma_f16(c0, a1, b[0], b[1]);
     mma_f16(c1, a1, b[2], b[3]);
 }
+// 32 columns of a, of which `b` has the first 16 in x and y.
+__device__ __forceinline__ void mma_f16_k32(float (&c)[4], const u32 (&a)[2][4], const uint4& b) {
+    mma_f16(c, a[0], b.x, b.y);
+    mma_f16(c, a[1], b.z, b.w);
+}
+__device__ __forceinline__ void mma_bf16_k32(float (&c)[4], const u32 (&a)[2][4], const uint4& b) {
+    mma_bf16(c, a[0], b.x, b.y);
+    mma_bf16(c, a[1], b.z, b.w);
+}
 __device__ __forceinline__ void mma_f16_k32_twice(float (&c)[4], const u32 (&a0)[2][4], const u32 (&a1)[2][4], const u32 (&b)[4]) {
     mma_f16(c, a0[0], b[0], b[1]);
     mma_f16(c, a0[1], b[2], b[3]);
@@ -120,7 +129,10 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u
                  ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 __device__ __forceinline__ void prefetch_l2(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-// 8 or 16 bytes, or as many zeros when `bytes` is 0.
+// 4, 8 or 16 bytes, of which those from `bytes` on are zeros.
+__device__ __forceinline__ void copy_4_bytes(u32 to, const void* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void copy_8_bytes(u32 to, const void* from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }

@@ -4,12 +4,12 @@
 
 use super::arguments as args;
 use super::kernels::{Kernels, blocks};
-use super::products::{Input, Products, Rounding, round};
+use super::products::{Input, Products, Rounding, round, tile_activations};
 use super::rank::RankError;
 use super::stopwatch::Stopwatch;
 use super::weights::{DeviceLayer, ExpertsKind};
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, Grid};
-use crate::matmul::{ExpertsCall, ExpertsScratch, Inner};
+use crate::matmul::{ExpertsCall, ExpertsScratch, Forms};
 use overshot_backend::{Activations, Family, Numerics, Shard};
 use overshot_model::{Format, Model};
 use std::ops::Range;
@@ -51,11 +51,11 @@ impl Experts {
         let spec = &model.spec;
         let (per_token, hidden, width) = (spec.experts_per_token, spec.hidden_size, spec.expert_width);
         let layers: Vec<_> = model.weights.layers.iter().map(|layer| ExpertsKind::of(&layer.ffn)).collect();
-        let by_tiles =
-            layers.iter().filter(|experts| experts.go_by_tiles).map(|experts| inner(numerics.act, experts));
-        // Of those that meet in one model, the one that takes the most memory.
-        let most = by_tiles.reduce(|most, other| if most == Inner::Exact { other } else { most });
-        let scratch = most.map(|inner| ExpertsScratch::new(gpu, tokens_max, per_token, hidden, width, inner));
+        let by_tiles = layers.iter().filter(|experts| experts.go_by_tiles);
+        let inner = by_tiles.map(|experts| experts.forms).reduce(Forms::and);
+        let act = tile_activations(numerics.act, Rounding::ByMode);
+        let scratch =
+            inner.map(|inner| ExpertsScratch::new(gpu, tokens_max, per_token, hidden, width, act, inner));
         let plain =
             if layers.iter().all(|experts| experts.go_by_tiles) { 0 } else { (per_token + 1) * width };
         let rounded = if numerics.act == Activations::Exact { 0 } else { plain };
@@ -100,18 +100,13 @@ impl Experts {
         tokens: usize,
         stopwatch: &Stopwatch,
     ) -> Result<(), RankError> {
-        if layer.experts_kind.some_take_prepared {
-            products.prepare(self.input(routed.x), tokens)?;
-        }
         let call = ExpertsCall {
             experts: layer.experts,
             ids: routed.ids,
             weights: routed.weights,
-            x: products.prepared.address(),
-            x_exact: routed.x,
+            x: products.prepare(self.input(routed.x), layer.experts_kind.forms, tokens)?,
             y: routed.y,
             y_shared: routed.y_shared,
-            inner: inner(self.act, &layer.experts_kind),
             tokens,
             per_token: self.per_token,
             hidden: self.hidden,
@@ -176,14 +171,5 @@ impl Experts {
             round(kernels, inner, inner_rounded, tokens * slots, self.width)?;
         }
         Ok(kernels.expert_down.launch(Grid(down, tokens as u32, 1), &args)?)
-    }
-}
-
-/// What the tile kernels' FP8 and FP4 matrices read.
-fn inner(act: Activations, experts: &ExpertsKind) -> Inner {
-    match act {
-        _ if !experts.some_take_prepared => Inner::Exact,
-        Activations::E4m3 => Inner::Rounded,
-        Activations::Exact => Inner::Terms,
     }
 }

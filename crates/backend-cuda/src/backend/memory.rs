@@ -55,7 +55,7 @@ impl RankMemory {
         Ok(RankMemory {
             pools: DevicePools::new(gpu, spec, numerics, capacity)?,
             inputs: Inputs::new(gpu, spec, capacity, tokens_max)?,
-            products: Products::new(gpu, spec, shard, numerics, company, tokens_max)?,
+            products: Products::new(gpu, model, shard, numerics, company, tokens_max)?,
             experts: Experts::new(gpu, model, shard, numerics, tokens_max)?,
             decoding: Decoding::new(gpu, spec, shard, CudaOptions { tokens_max, ..options })?,
             space: Workspace::new(gpu, spec, shard, tokens_max, capacity.longest_set_tokens())?,

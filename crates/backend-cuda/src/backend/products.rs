@@ -2,17 +2,17 @@
 //! (rows that are no multiple of 16 bytes, a rank's columns that begin inside of a block of scales). The matrix alone
 //! decides, so that a row of a plan gives the same bits in any company. Experts: `experts.rs`.
 //!
-//! FP8 and FP4 matrices read activations with the publisher's rounding or, where the mode has none, float32 in three terms
-//! of bf16, which are as good: no mode computes with fewer bits than it says.
+//! FP8 and FP4 matrices read activations with the publisher's rounding or, where the mode has none, in as many bits as float32
+//! sums have use for: no mode computes with fewer bits than it says.
 #![allow(unsafe_code)]
 
 use super::arguments as args;
 use super::kernels::{Kernels, blocks};
 use super::rank::RankError;
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, Grid};
-use crate::matmul::{Activations, Company, Matmuls, Product};
+use crate::matmul::{Activations, Company, Forms, Matmuls, Prepared, PreparedMemory, Product};
 use overshot_backend::{self as plain, Numerics, Shard};
-use overshot_model::{HEAD_DIM, Spec};
+use overshot_model::{HEAD_DIM, Model};
 use std::sync::Arc;
 
 /// Whether FP8 and FP4 matrices read an input rounded.
@@ -49,10 +49,8 @@ impl Factor {
 /// The tile kernels, and what inputs become before a matrix reads them: made anew for each call, one user at a time.
 pub struct Products {
     pub(super) matmuls: Matmuls,
-    company: Company,
     act: plain::Activations,
-    /// bf16 `[terms, tokens, cols]` of the widest input.
-    pub(super) prepared: Buffer<u16>,
+    prepared: PreparedMemory,
     /// The same for version 1, float32 `[tokens, cols]`; none where nothing is rounded.
     rounded: Buffer<f32>,
 }
@@ -60,23 +58,28 @@ pub struct Products {
 impl Products {
     pub fn new(
         gpu: &Arc<dyn Gpu>,
-        spec: &Spec,
+        model: &Model,
         shard: &Shard,
         numerics: Numerics,
         company: Company,
         tokens_max: usize,
     ) -> Result<Self, GpuError> {
-        let act = numerics.act;
-        let rounded = spec.hidden_size.max(spec.q_lora_rank).max(shard.groups.len() * spec.o_lora_rank);
+        let (spec, act) = (&model.spec, numerics.act);
+        let by_mode = spec.hidden_size.max(spec.q_lora_rank).max(shard.groups.len() * spec.o_lora_rank);
         let heads = shard.heads.len() * HEAD_DIM;
-        let terms = |rounding| activations(act, rounding).terms();
-        let prepared = (terms(Rounding::ByMode) * rounded).max(terms(Rounding::Never) * heads);
-        let rounded = if act == plain::Activations::Exact { 0 } else { rounded };
+        let terms = |rounding| tile_activations(act, rounding).terms();
+        let codes = (terms(Rounding::ByMode) * by_mode).max(terms(Rounding::Never) * heads);
+        let heads_as_floats = model
+            .weights
+            .layers
+            .iter()
+            .any(|layer| layer.attn.wo_a.iter().any(|matrix| !matrix.format.is_quantised()));
+        let floats = if heads_as_floats { by_mode.max(heads) } else { by_mode };
+        let rounded = if act == plain::Activations::Exact { 0 } else { by_mode };
         Ok(Products {
-            matmuls: Matmuls::load(gpu)?,
-            company,
+            matmuls: Matmuls::load(gpu, company)?,
             act,
-            prepared: Buffer::new(gpu, tokens_max * prepared)?,
+            prepared: PreparedMemory::new(gpu, tokens_max * codes, tokens_max * floats)?,
             rounded: Buffer::new(gpu, tokens_max * rounded)?,
         })
     }
@@ -99,36 +102,26 @@ impl Products {
         if factors.is_empty() {
             return Ok(());
         }
-        if factors.iter().any(|factor| factor.matrix.takes_prepared()) {
-            self.prepare(input, tokens)?;
-        }
-        let terms = activations(self.act, input.rounding).terms();
-        let term_stride = if terms > 1 { (tokens * input.cols) as i64 } else { 0 };
-        let product = |factor: &&Factor| {
-            let (from, number_bytes, term_stride) = match factor.matrix.takes_prepared() {
-                true => (self.prepared.address(), 2, term_stride),
-                false => (input.at, 4, 0),
-            };
-            Product {
-                matrix: factor.matrix,
-                input: from.plus(factor.first_col * number_bytes),
-                term_stride,
-                out: factor.out,
-                in_stride: input.cols as i64,
-                out_stride: factor.out_stride as i64,
-            }
+        let forms = Forms::of(factors.iter().filter_map(|factor| factor.matrix.format()));
+        let prepared = self.prepare(input, forms, tokens)?;
+        let product = |factor: &&Factor| Product {
+            matrix: factor.matrix,
+            input: prepared,
+            first_col: factor.first_col,
+            out: factor.out,
+            out_stride: factor.out_stride as i64,
         };
         let products: Vec<Product> = factors.iter().map(product).collect();
         // SAFETY: as of `Launcher::launch`: all addresses are of buffers of the rank, sized for its matrices and tokens.
-        Ok(unsafe { self.matmuls.dense(&products, tokens, self.company) }?)
+        Ok(unsafe { self.matmuls.dense(&products, tokens) }?)
     }
 
-    /// Leaves the input in `prepared`, as FP8 and FP4 matrices of the tile kernels read it.
-    pub(super) fn prepare(&self, input: Input, tokens: usize) -> Result<(), RankError> {
-        let how = activations(self.act, input.rounding);
+    /// The input in the forms that matrices of the tile kernels take, until the next one is prepared.
+    pub(super) fn prepare(&self, input: Input, forms: Forms, tokens: usize) -> Result<Prepared, RankError> {
+        let how = tile_activations(self.act, input.rounding);
         let Input { at, cols, .. } = input;
-        // SAFETY: as of `Launcher::launch`; `prepared` has room for the widest input.
-        Ok(unsafe { self.matmuls.prepare(how, at, cols, self.prepared.address(), tokens, cols) }?)
+        // SAFETY: as of `Launcher::launch`; everything is queued on the rank's device.
+        Ok(unsafe { self.matmuls.prepare(how, at, cols, &self.prepared, forms, [tokens, cols]) }?)
     }
 
     /// The input as FP8 and FP4 matrices of version 1 read it.
@@ -152,7 +145,7 @@ impl Products {
         factors: &[&Factor],
         tokens: usize,
     ) -> Result<(), RankError> {
-        let rounded = match factors.iter().any(|factor| factor.matrix.takes_prepared()) {
+        let rounded = match factors.iter().any(|factor| factor.matrix.takes_codes()) {
             true => self.rounded(kernels, input, tokens)?,
             false => input.at,
         };
@@ -160,7 +153,7 @@ impl Products {
             let count = factors.len() as i32;
             let mut dense = args::Dense { count, tokens: tokens as i32, ..Default::default() };
             for (factor, job) in factors.iter().zip(&mut dense.jobs) {
-                let from = if factor.matrix.takes_prepared() { rounded } else { input.at };
+                let from = if factor.matrix.takes_codes() { rounded } else { input.at };
                 *job = args::Job {
                     matrix: factor.matrix,
                     input: from.plus(4 * factor.first_col),
@@ -177,10 +170,10 @@ impl Products {
 }
 
 /// What FP8 and FP4 matrices of the tile kernels read.
-fn activations(act: plain::Activations, rounding: Rounding) -> Activations {
+pub(super) fn tile_activations(act: plain::Activations, rounding: Rounding) -> Activations {
     match (act, rounding) {
-        (plain::Activations::E4m3, Rounding::ByMode) => Activations::F32Rounded,
-        _ => Activations::F32Terms,
+        (plain::Activations::E4m3, Rounding::ByMode) => Activations::Rounded,
+        _ => Activations::Exact,
     }
 }
 

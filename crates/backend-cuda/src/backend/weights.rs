@@ -5,7 +5,7 @@ use super::arguments as args;
 use super::loading::{Loading, Progress, load};
 use super::pieces::{Arena, Group};
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, bytes_of};
-use crate::matmul::Matmuls;
+use crate::matmul::{Forms, Matmuls};
 use overshot_backend::Shard;
 use overshot_model::{
     Compressor, Expert, FeedForward, Format, HEAD_DIM, HyperConnection, INDEX_DIM, Indexer, Layer, Matrix,
@@ -64,8 +64,8 @@ pub struct ExpertsKind {
     pub shared: Format,
     /// Whether the tile kernels take every matrix.
     pub go_by_tiles: bool,
-    /// Whether some matrix is FP8 or FP4.
-    pub some_take_prepared: bool,
+    /// Of the inputs that the matrices take.
+    pub forms: Forms,
 }
 
 impl ExpertsKind {
@@ -83,7 +83,7 @@ impl ExpertsKind {
             routed: ffn.experts[0].w1.format,
             shared: ffn.shared.w1.format,
             go_by_tiles: alike && in_blocks && matrices().all(|matrix| Matmuls::takes(&matrix)),
-            some_take_prepared: matrices().any(|matrix| matrix.takes_prepared()),
+            forms: Forms::of(matrices().filter_map(|matrix| matrix.format())),
         }
     }
 }

@@ -41,8 +41,8 @@ impl Matrix {
         }
     }
 
-    /// Whether products read prepared activations, and not float32.
-    pub fn takes_prepared(&self) -> bool {
+    /// Whether products read codes, and not floats ([`Prepared`]).
+    pub fn takes_codes(&self) -> bool {
         self.format().is_some_and(Format::is_quantised)
     }
 
@@ -63,17 +63,34 @@ fn code(format: Format) -> i32 {
     }
 }
 
+/// Activations `[rows, cols]` as matrices take them, in memory of the caller's; either form may be null.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Prepared {
+    /// f16 `[terms, rows, cols]`, for FP8 and FP4.
+    pub codes: DeviceAddress,
+    /// float32 `[rows, cols / 128 rounded up]`, theirs.
+    pub scales: DeviceAddress,
+    /// bf16 `[3, rows, cols]`, for BF16 and F32.
+    pub floats: DeviceAddress,
+    /// `rows * cols`
+    pub term_stride: i64,
+    pub cols: i32,
+    /// Of codes: 1 or 2.
+    pub terms: i32,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Job {
     pub matrix: Matrix,
-    pub input: DeviceAddress,
+    pub input: Prepared,
     pub out: DeviceAddress,
-    pub in_stride: i64,
     pub out_stride: i64,
-    pub term_stride: i64,
+    pub first_col: i32,
     pub blocks_before: i32,
     pub splits: i32,
+    pub split_bytes: i32,
     pub parts_before: i32,
     pub unused: i32,
 }
@@ -87,23 +104,19 @@ pub(super) struct Dense {
     pub partial: DeviceAddress,
     pub arrivals: DeviceAddress,
     pub count: i32,
+    pub first: i32,
     pub tokens: i32,
     pub parts: i32,
-    pub unused: i32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Prepare {
     pub input: DeviceAddress,
-    pub out: DeviceAddress,
+    pub out: Prepared,
     pub in_stride: i64,
     pub rows: i32,
-    pub cols: i32,
-    pub is_bf16: i32,
     pub round_to_e4m3: i32,
-    pub terms: i32,
-    pub unused: i32,
 }
 
 /// One expert's matrices.
@@ -144,17 +157,12 @@ pub(super) struct Experts {
     pub tile_count: DeviceAddress,
     pub token_of: DeviceAddress,
     pub weight_of: DeviceAddress,
-    pub x: DeviceAddress,
-    pub x_exact: DeviceAddress,
-    pub inner: DeviceAddress,
+    pub x: Prepared,
+    pub inner: Prepared,
     pub inner_exact: DeviceAddress,
     pub products: DeviceAddress,
-    pub x_term_stride: i64,
-    pub inner_term_stride: i64,
     pub hidden: i32,
     pub width: i32,
-    pub shared: i32,
-    pub inner_is_exact: i32,
     pub limit: f32,
     pub unused: i32,
 }

@@ -1,7 +1,8 @@
 //! What the kernels do not take, each with its reason. Launches ask here first.
 
-use super::args::Matrix;
+use super::args::{Matrix, Prepared};
 use super::launch::{MatmulError, Product};
+use super::prepared::Forms;
 use crate::gpu::DeviceAddress;
 use overshot_model::Format;
 
@@ -27,6 +28,9 @@ pub(super) fn matrix(matrix: &Matrix) -> Result<Format, MatmulError> {
     if row_bytes % 16 != 0 || !matrix.data.0.is_multiple_of(16) {
         return refuse("bytes of a row", row_bytes, "a multiple of 16, as the matrix's address");
     }
+    if matrix.cols % 8 != 0 {
+        return refuse("cols", matrix.cols.into(), "a multiple of 8");
+    }
     let (rows_step, cols_step) = match format {
         Format::F32 | Format::Bf16 => (1, 1),
         Format::Fp8 => (16, Format::FP8_BLOCK as i32),
@@ -41,28 +45,41 @@ pub(super) fn matrix(matrix: &Matrix) -> Result<Format, MatmulError> {
     Ok(format)
 }
 
-pub(super) fn product(product: &Product) -> Result<Format, MatmulError> {
-    let format = matrix(&product.matrix)?;
-    let each = 16 / input_bytes(format);
-    if product.in_stride < i64::from(product.matrix.cols) || product.in_stride % each != 0 {
-        return refuse("in_stride", product.in_stride, "at least the columns, and a multiple of 16 bytes");
+pub(super) fn product(product: &Product) -> Result<(), MatmulError> {
+    let Product { matrix, input, first_col, .. } = product;
+    self::matrix(matrix)?;
+    if !first_col.is_multiple_of(128) || *first_col as i64 + i64::from(matrix.cols) > i64::from(input.cols) {
+        return refuse(
+            "first_col",
+            *first_col as i64,
+            "a multiple of 128, and the matrix's columns from there on",
+        );
     }
-    if !(0..1 << 34).contains(&product.term_stride) || product.term_stride % 8 != 0 {
-        return refuse("term_stride", product.term_stride, "0 or a multiple of 8, below 2^34");
-    }
-    if product.out_stride < i64::from(product.matrix.rows) {
+    if product.out_stride < i64::from(matrix.rows) {
         return refuse("out_stride", product.out_stride, "at least the rows of the matrix");
     }
-    aligned("input", product.input)?;
-    Ok(format)
+    prepared(input, matrix.takes_codes())
 }
 
-/// Bytes of a number of the input that matrices of this format take.
-pub(super) fn input_bytes(format: Format) -> i64 {
-    match format {
-        Format::F32 | Format::Bf16 => 4,
-        Format::Fp8 | Format::Fp4 => 2,
+/// Whether the input has the form that a matrix takes.
+pub(super) fn prepared(input: &Prepared, codes: bool) -> Result<(), MatmulError> {
+    if input.cols <= 0 || input.cols % 8 != 0 || input.cols > COUNT_MAX {
+        return refuse("cols", input.cols.into(), "a multiple of 8 up to 1,048,576");
     }
+    if codes && !(1..=2).contains(&input.terms) {
+        return refuse("terms", input.terms.into(), "1 or 2");
+    }
+    aligned("input", if codes { input.codes } else { input.floats })
+}
+
+pub(super) fn forms(input: &Prepared, wanted: Forms) -> Result<(), MatmulError> {
+    if wanted.codes {
+        prepared(input, true)?;
+    }
+    if wanted.floats {
+        prepared(input, false)?;
+    }
+    Ok(())
 }
 
 pub(super) fn aligned(field: &'static str, address: DeviceAddress) -> Result<(), MatmulError> {
@@ -101,20 +118,30 @@ mod tests {
 
     #[test]
     fn strides_and_addresses_are_looked_at() {
+        let input = Prepared {
+            codes: DeviceAddress(1024),
+            scales: DeviceAddress(4096),
+            term_stride: 256,
+            cols: 256,
+            terms: 2,
+            ..Prepared::default()
+        };
         let good = Product {
             matrix: whole(Format::Fp8, 64, 256),
-            input: DeviceAddress(1024),
+            input,
+            first_col: 0,
             out: DeviceAddress(2048),
-            term_stride: 0,
-            in_stride: 256,
             out_stride: 64,
         };
         assert!(product(&good).is_ok());
-        assert!(product(&Product { in_stride: 255, ..good }).is_err());
-        assert!(product(&Product { in_stride: 260, ..good }).is_err());
-        assert!(product(&Product { term_stride: 260, ..good }).is_err());
+        assert!(product(&Product { first_col: 128, ..good }).is_err());
+        assert!(product(&Product { input: Prepared { terms: 3, ..input }, ..good }).is_err());
+        assert!(product(&Product { input: Prepared { cols: 260, ..input }, ..good }).is_err());
         assert!(product(&Product { out_stride: 63, ..good }).is_err());
-        assert!(product(&Product { input: DeviceAddress(1032), ..good }).is_err());
+        assert!(
+            product(&Product { input: Prepared { codes: DeviceAddress(1032), ..input }, ..good }).is_err()
+        );
+        assert!(product(&Product { matrix: whole(Format::Bf16, 64, 256), ..good }).is_err());
         assert!(tokens(0).is_err() && tokens(65_537).is_err() && tokens(1).is_ok());
     }
 }

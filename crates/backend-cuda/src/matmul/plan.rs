@@ -3,10 +3,9 @@
 //! Splits depend on the matrices of a launch, the device and, where that is allowed, on the number of token tiles; never
 //! on lengths or on what else is in the batch.
 
-/// Bytes of each row that a kernel takes at a time.
-const BLOCK_BYTES: u32 = 128;
-/// Fewer such blocks than this, and filling and draining a ring is most of what a block of threads does.
-const RUN_MIN: u32 = 4;
+/// Bytes of each row that splits are multiples of: stages of all variants divide it. With fewer, filling and draining a ring
+/// would be most of what a block of threads does.
+pub const UNIT_BYTES: u32 = 512;
 /// Blocks of threads that a launch should have for each multiprocessor: while one starts or ends, another streams.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 
@@ -22,27 +21,34 @@ impl Extent {
         self.rows.div_ceil(tile_rows.max(1)).max(1)
     }
 
-    fn blocks(self) -> u32 {
-        self.row_bytes.div_ceil(BLOCK_BYTES).max(1)
+    fn units(self) -> u32 {
+        self.row_bytes.div_ceil(UNIT_BYTES).max(1)
     }
 }
 
-/// Splits of each matrix of a launch, so that its blocks are about equally long and fill the device.
-pub fn splits(extents: &[Extent], tile_rows: u32, token_tiles: u32, multiprocessors: u32) -> Vec<u32> {
+/// Blocks that share a tile of rows, and how many units each takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    pub count: u32,
+    pub units: u32,
+}
+
+/// Of each matrix of a launch, so that its blocks are about equally long and fill the device.
+pub fn splits(extents: &[Extent], tile_rows: u32, token_tiles: u32, multiprocessors: u32) -> Vec<Split> {
     let work: u64 = extents
         .iter()
-        .map(|extent| u64::from(extent.tiles(tile_rows)) * u64::from(extent.blocks()))
+        .map(|extent| u64::from(extent.tiles(tile_rows)) * u64::from(extent.units()))
         .sum::<u64>()
         * u64::from(token_tiles.max(1));
     let places = u64::from((multiprocessors * BLOCKS_PER_MULTIPROCESSOR).max(1));
-    let run = work.div_ceil(places).clamp(u64::from(RUN_MIN), u64::from(u32::MAX)) as u32;
+    let run = work.div_ceil(places).clamp(1, u64::from(u32::MAX)) as u32;
     extents
         .iter()
         .map(|extent| {
-            let blocks = extent.blocks();
+            let all = extent.units();
             // Runs of equal length, none of them empty.
-            let each = blocks.div_ceil(blocks.div_ceil(run));
-            blocks.div_ceil(each)
+            let units = all.div_ceil(all.div_ceil(run));
+            Split { count: all.div_ceil(units), units }
         })
         .collect()
 }
@@ -90,10 +96,10 @@ mod tests {
     #[test]
     fn a_launch_fills_the_device_in_blocks_of_about_equal_length() {
         let splits = splits(&FIRST, 128, 1, 132);
-        assert_eq!(splits, [5, 5, 10, 10, 10, 10, 10]);
-        let blocks: u32 = FIRST.iter().zip(&splits).map(|(extent, splits)| extent.tiles(128) * splits).sum();
+        let blocks: u32 =
+            FIRST.iter().zip(&splits).map(|(extent, split)| extent.tiles(128) * split.count).sum();
         assert!((200..=2 * 264).contains(&blocks), "{blocks}");
-        assert_eq!(super::splits(&[Extent { rows: 64_640, row_bytes: 8192 }], 128, 1, 132), [1]);
+        assert_eq!(super::splits(&[Extent { rows: 64_640, row_bytes: 8192 }], 128, 1, 132)[0].count, 1);
     }
 
     #[test]
@@ -106,10 +112,9 @@ mod tests {
             let multiprocessors = random.u32(1..200);
             let splits = splits(&extents, 128, 1, multiprocessors);
             let mut parts = 0;
-            for (extent, splits) in extents.iter().zip(splits) {
-                let each = extent.blocks().div_ceil(splits);
-                assert_eq!(extent.blocks().div_ceil(each), splits, "{extent:?}");
-                parts += if splits > 1 { (extent.tiles(128) * splits) as usize } else { 0 };
+            for (extent, Split { count, units }) in extents.iter().zip(splits) {
+                assert_eq!(extent.units().div_ceil(units), count, "{extent:?}");
+                parts += if count > 1 { (extent.tiles(128) * count) as usize } else { 0 };
             }
             assert!(parts <= parts_max(multiprocessors), "{parts} parts on {multiprocessors}");
         }

@@ -1,10 +1,10 @@
 //! Dense products: cases of several matrices at once, and their check.
 #![allow(unsafe_code)]
 
-use super::stored::{Codes, Stored, activations, prepared};
+use super::stored::{Codes, Stored, activations, seen, unprepared};
 use super::{Finding, find};
 use crate::gpu::{Buffer, Gpu};
-use crate::matmul::{Activations, Company, MatmulError, Matmuls, Product};
+use crate::matmul::{Activations, Forms, MatmulError, Matmuls, Prepared, PreparedMemory, Product};
 use fastrand::Rng;
 use overshot_model::Format;
 use std::sync::Arc;
@@ -17,11 +17,12 @@ pub struct DenseCase {
     /// Format, rows, columns.
     pub matrices: Vec<(Format, usize, usize)>,
     pub codes: Codes,
-    pub company: Company,
     /// What FP8 and FP4 matrices get.
     pub activations: Activations,
 }
 
+/// Columns of the input before the matrix's own.
+const FIRST_COL: usize = 128;
 /// Numbers between rows of input and output beyond their width: strides are used, not widths.
 const IN_GAP: usize = 16;
 const OUT_GAP: usize = 3;
@@ -41,7 +42,7 @@ impl DenseCase {
         }
         let products: Vec<Product> = parts.iter().map(Part::product).collect();
         // SAFETY: all addresses are of the parts' buffers, sized for `tokens`, which wait for queued work before they go.
-        unsafe { matmuls.dense(&products, self.tokens, self.company) }?;
+        unsafe { matmuls.dense(&products, self.tokens) }?;
         let mut all = Finding { worst: 0.0, not_finite: 0, unprepared: 0, bits: vec![] };
         for part in &parts {
             let finding = part.compare(self.tokens)?;
@@ -60,8 +61,8 @@ struct Part {
     uploaded: super::stored::Uploaded,
     /// What the product sees, `[tokens, cols]`.
     x: Vec<f64>,
-    input: Buffer<u8>,
-    term_stride: usize,
+    input: Prepared,
+    _memory: PreparedMemory,
     out: Buffer<f32>,
     unprepared: usize,
 }
@@ -74,53 +75,42 @@ impl Part {
         stored: Stored,
         random: &mut Rng,
     ) -> Result<Self, MatmulError> {
-        let (tokens, cols) = (case.tokens, stored.cols);
-        let x = activations(tokens * cols, random);
-        let stride = cols + IN_GAP;
+        let (tokens, cols, how) = (case.tokens, stored.cols, case.activations);
+        let (wide, numbers) = (FIRST_COL + cols, tokens * (FIRST_COL + cols));
+        let x = activations(numbers, random);
         let spread: Vec<f32> = x
-            .chunks_exact(cols)
+            .chunks_exact(wide)
             .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(f32::NAN, IN_GAP)))
             .collect();
         let spread = Buffer::of(gpu, &spread)?;
-        let mut unprepared = 0;
-        let (x, input) = if stored.takes_prepared() {
-            let how = case.activations;
-            let (x, expected) = prepared(&x, cols, how);
-            let made = Buffer::<u16>::new(gpu, how.terms() * tokens * cols)?;
-            // SAFETY: both buffers have room for `tokens` rows, and wait for queued work before they go.
-            unsafe { matmuls.prepare(how, spread.address(), stride, made.address(), tokens, cols) }?;
-            let made = made.copy_out()?;
-            unprepared = made.iter().zip(&expected).filter(|(made, expected)| made != expected).count();
-            let bytes: Vec<u8> = made
-                .chunks_exact(cols)
-                .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(0x7fff, IN_GAP)))
-                .flat_map(u16::to_le_bytes)
-                .collect();
-            (x, Buffer::of(gpu, &bytes)?)
-        } else {
-            let bytes: Vec<u8> = spread.copy_out()?.iter().flat_map(|number| number.to_le_bytes()).collect();
-            (x.iter().map(|number| f64::from(*number)).collect(), Buffer::of(gpu, &bytes)?)
+        let forms = Forms { codes: stored.takes_codes(), floats: !stored.takes_codes() };
+        let memory = PreparedMemory::new(gpu, how.terms() * numbers, numbers)?;
+        // SAFETY: the buffers have room for `tokens` rows, and wait for queued work before they go.
+        let input =
+            unsafe { matmuls.prepare(how, spread.address(), wide + IN_GAP, &memory, forms, [tokens, wide]) }?;
+        let unprepared = unprepared(&memory, &x, wide, how, forms)?;
+        let seen = match forms.codes {
+            true => seen(&x, wide, how),
+            false => x.iter().map(|number| f64::from(*number)).collect(),
         };
+        let x = seen.chunks_exact(wide).flat_map(|row| row[FIRST_COL..].to_vec()).collect();
         let mut out = Buffer::new(gpu, tokens * (stored.rows + OUT_GAP))?;
         out.fill_bytes(0xff)?;
-        let several = stored.takes_prepared() && case.activations.terms() > 1;
-        let term_stride = if several { tokens * stride } else { 0 };
-        Ok(Part { uploaded: stored.upload(gpu)?, stored, x, input, term_stride, out, unprepared })
+        Ok(Part { uploaded: stored.upload(gpu)?, stored, x, input, _memory: memory, out, unprepared })
     }
 
     fn product(&self) -> Product {
         Product {
             matrix: self.uploaded.matrix,
-            input: self.input.address(),
-            term_stride: self.term_stride as i64,
+            input: self.input,
+            first_col: FIRST_COL,
             out: self.out.address(),
-            in_stride: (self.stored.cols + IN_GAP) as i64,
             out_stride: (self.stored.rows + OUT_GAP) as i64,
         }
     }
 
     /// Allowed is what float32 sums of so many steps of 16 columns lose at most, each a unit of the sum of magnitudes: the
-    /// tensor cores cut where the emulator rounds. Three bf16 terms of a float32 leave 2^-22 of each product.
+    /// tensor cores cut where the emulator rounds. Terms of a float32 leave 2^-22 of each product.
     fn compare(&self, tokens: usize) -> Result<Finding, MatmulError> {
         let Stored { rows, cols, .. } = self.stored;
         let (mut exact, mut magnitude) = (vec![0.0; tokens * rows], vec![0.0; tokens * rows]);

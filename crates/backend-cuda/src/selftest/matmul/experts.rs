@@ -1,13 +1,15 @@
 //! A layer's experts: cases of choices and formats, and their check.
 #![allow(unsafe_code)]
 
-use super::stored::{Codes, Stored, Uploaded, activations, prepared};
+use super::stored::{Codes, Stored, Uploaded, activations, seen};
 use super::{Finding, find};
 use crate::gpu::{Buffer, Gpu, bytes_of};
-use crate::matmul::{Expert, ExpertsCall, ExpertsScratch, Inner, MatmulError, Matmuls};
+use crate::matmul::{
+    Activations, Expert, ExpertsCall, ExpertsScratch, Forms, MatmulError, Matmuls, PreparedMemory,
+};
 use fastrand::Rng;
 use overshot_model::Format;
-use overshot_model::quant::{bf16_decode, bf16_encode, round_activations};
+use overshot_model::quant::round_activations;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,13 +37,13 @@ pub struct ExpertsCase {
     pub shared: Format,
     pub codes: Codes,
     pub choices: Choices,
-    pub inner: Inner,
+    pub activations: Activations,
     pub limit: f32,
 }
 
-/// What bf16 numbers between the projections may change, of an output's norm: those that float32 and float64 round to
-/// different sides. Without them float32 sums are all there is.
-const BF16_BETWEEN: f64 = 1e-3;
+/// What numbers between the projections may change, of an output's norm, where they are rounded: those that float32 and float64
+/// round to different sides. Without them float32 sums are all there is.
+const ROUNDED_BETWEEN: f64 = 1e-3;
 const EXACT_BETWEEN: f64 = 1e-5;
 
 struct HostExpert {
@@ -64,10 +66,21 @@ impl ExpertsCase {
         let table: Vec<u8> = uploaded.iter().flat_map(|(expert, _)| bytes_of(expert).to_vec()).collect();
         let table = Buffer::of(gpu, &table)?;
         let exact = activations(tokens * hidden, random);
-        let (x, codes) = prepared(&exact, hidden, self.inner.activations());
+        let x = seen(&exact, hidden, self.activations);
         let ids = self.ids(random);
         let weights: Vec<f32> = ids.iter().map(|_| random.f32()).collect();
-        let (x_exact, x_codes) = (Buffer::of(gpu, &exact)?, Buffer::of(gpu, &codes)?);
+        let there = Buffer::of(gpu, &exact)?;
+        let forms = |second: bool| {
+            let of = |expert: &HostExpert| if second { expert.w2.format } else { expert.w1.format };
+            Forms::of(host.iter().map(of))
+        };
+        let numbers = tokens * hidden;
+        let memory = PreparedMemory::new(gpu, self.activations.terms() * numbers, numbers)?;
+        let shape = [tokens, hidden];
+        // SAFETY: the buffers are sized by the case, and wait for queued work before they go.
+        let prepared = unsafe {
+            matmuls.prepare(self.activations, there.address(), hidden, &memory, forms(false), shape)
+        }?;
         let (ids_there, weights_there) = (Buffer::of(gpu, &ids)?, Buffer::of(gpu, &weights)?);
         let out = || {
             let mut out = Buffer::<f32>::new(gpu, tokens * hidden)?;
@@ -75,16 +88,15 @@ impl ExpertsCase {
             Ok::<_, MatmulError>(out)
         };
         let (y, y_shared) = (out()?, out()?);
-        let scratch = ExpertsScratch::new(gpu, tokens, per_token, hidden, width, self.inner)?;
+        let scratch =
+            ExpertsScratch::new(gpu, tokens, per_token, hidden, width, self.activations, forms(true))?;
         let call = ExpertsCall {
             experts: table.address(),
             ids: ids_there.address(),
             weights: weights_there.address(),
-            x: x_codes.address(),
-            x_exact: x_exact.address(),
+            x: prepared,
             y: y.address(),
             y_shared: y_shared.address(),
-            inner: self.inner,
             tokens,
             per_token,
             hidden,
@@ -98,9 +110,9 @@ impl ExpertsCase {
         let answer = [y.copy_out()?, y_shared.copy_out()?].concat();
         let exact: Vec<f64> = exact.iter().map(|number| f64::from(*number)).collect();
         let reference = self.reference(&host, &ids, &weights, [&x, &exact]);
-        let allowed = match self.inner {
-            Inner::Exact | Inner::Terms => EXACT_BETWEEN,
-            Inner::Prepared | Inner::Rounded => BF16_BETWEEN,
+        let allowed = match self.activations {
+            Activations::Exact => EXACT_BETWEEN,
+            Activations::Rounded => ROUNDED_BETWEEN,
         };
         let norms: Vec<f64> = reference
             .chunks_exact(hidden)
@@ -155,7 +167,7 @@ impl ExpertsCase {
     }
 
     fn add(&self, expert: &HostExpert, x: [&[f64]; 2], token: usize, weight: f64, out: &mut [f64]) {
-        let x = &x[usize::from(!expert.w1.takes_prepared())][token * self.hidden..][..self.hidden];
+        let x = &x[usize::from(!expert.w1.takes_codes())][token * self.hidden..][..self.hidden];
         let dot = |row: Vec<f64>, x: &[f64]| row.iter().zip(x).map(|(w, x)| w * x).sum::<f64>();
         let limit = f64::from(self.limit);
         let inner = (0..self.width).map(|row| {
@@ -164,13 +176,10 @@ impl ExpertsCase {
             gate / (1.0 + (-gate).exp()) * up * weight
         });
         let mut inner: Vec<f32> = inner.map(|number| number as f32).collect();
-        if self.inner == Inner::Rounded {
+        if self.activations == Activations::Rounded && expert.w2.takes_codes() {
             round_activations(&mut inner);
         }
-        let round = expert.w2.takes_prepared() && self.inner != Inner::Terms;
-        let number =
-            |number: &f32| f64::from(if round { bf16_decode(bf16_encode(*number)) } else { *number });
-        let inner: Vec<f64> = inner.iter().map(number).collect();
+        let inner: Vec<f64> = inner.iter().copied().map(f64::from).collect();
         out.iter_mut().enumerate().for_each(|(row, out)| *out += dot(expert.w2.row(row), &inner));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Choices, Codes, DenseCase, ExpertsCase, Finding};
 use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
-use crate::matmul::{Activations, Company, Inner, MatmulError, Matmuls};
+use crate::matmul::{Activations, Company, MatmulError, Matmuls};
 use fastrand::Rng;
 use overshot_model::Format::{self, Bf16, F32, Fp4, Fp8};
 use serde::Serialize;
@@ -49,19 +49,14 @@ fn dense_cases() -> Vec<DenseCase> {
     let mut cases = Vec::new();
     for (at, matrices) in LAUNCHES.iter().enumerate() {
         for tokens in TOKENS {
-            let company = if (at + tokens) % 2 == 0 { Company::Any } else { Company::Invariant };
-            let activations = match tokens % 3 {
-                0 => Activations::F32,
-                1 => Activations::F32Rounded,
-                _ => Activations::F32Terms,
-            };
+            let is_rounded = (at + tokens) % 2 == 0;
+            let activations = if is_rounded { Activations::Rounded } else { Activations::Exact };
             let codes = if tokens == 7 { Codes::Extreme } else { Codes::Natural };
             cases.push(DenseCase {
                 name: "shapes of Flash",
                 tokens,
                 matrices: matrices.to_vec(),
                 codes,
-                company,
                 activations,
             });
         }
@@ -82,18 +77,24 @@ fn experts_cases() -> Vec<ExpertsCase> {
         shared: Fp8,
         codes: Codes::Natural,
         choices: Choices::Random,
-        inner: Inner::Rounded,
+        activations: Activations::Rounded,
         limit: 10.0,
     };
     let mut cases = Vec::new();
     for tokens in [1, 5, 16, 40, 97] {
-        for inner in [Inner::Prepared, Inner::Rounded, Inner::Terms] {
-            cases.push(ExpertsCase { tokens, inner, ..plain.clone() });
+        for activations in [Activations::Rounded, Activations::Exact] {
+            cases.push(ExpertsCase { tokens, activations, ..plain.clone() });
         }
         cases.push(ExpertsCase { tokens, choices: Choices::Same, ..plain.clone() });
     }
     cases.push(ExpertsCase { choices: Choices::Elsewhere, ..plain.clone() });
-    cases.push(ExpertsCase { tokens: 9, routed: Bf16, shared: Bf16, inner: Inner::Exact, ..plain });
+    cases.push(ExpertsCase {
+        tokens: 9,
+        routed: Bf16,
+        shared: Bf16,
+        activations: Activations::Exact,
+        ..plain
+    });
     cases
 }
 
@@ -125,14 +126,18 @@ impl Run<'_> {
 
 pub fn run(seed: u64, report: &mut dyn Write) -> Result<(), MatmulCheckError> {
     let gpu: Arc<dyn Gpu> = Arc::new(CudaGpu::open(0, KernelStore::built_in())?);
-    let matmuls = Matmuls::load(&gpu)?;
     let mut random = Rng::with_seed(seed);
     let mut run = Run { report, checked: 0, failed: 0 };
-    for case in dense_cases() {
-        run.case(format!("{case:?}"), &mut random, |random| case.check(&gpu, &matmuls, random))?;
-    }
-    for case in experts_cases() {
-        run.case(format!("{case:?}"), &mut random, |random| case.check(&gpu, &matmuls, random))?;
+    for company in [Company::Any, Company::Invariant] {
+        let matmuls = Matmuls::load(&gpu, company)?;
+        for case in dense_cases() {
+            let name = format!("{company:?} {case:?}");
+            run.case(name, &mut random, |random| case.check(&gpu, &matmuls, random))?;
+        }
+        for case in experts_cases() {
+            let name = format!("{company:?} {case:?}");
+            run.case(name, &mut random, |random| case.check(&gpu, &matmuls, random))?;
+        }
     }
     let Run { checked, failed, .. } = run;
     if failed > 0 { Err(MatmulCheckError::Wrong { failed, checked }) } else { Ok(()) }

@@ -1,7 +1,7 @@
 //! Random weight matrices in stored formats, their numbers in float64, and prepared activations made on the host.
 
 use crate::gpu::{Buffer, Gpu, GpuError};
-use crate::matmul::{Activations, Matrix};
+use crate::matmul::{Activations, FLOAT_TERMS, Forms, Matrix, PreparedMemory};
 use fastrand::Rng;
 use overshot_model::Format;
 use overshot_model::quant::{
@@ -88,8 +88,8 @@ impl Stored {
         Ok(Uploaded { matrix, _data: data, _scales: scales })
     }
 
-    /// Whether products take prepared inputs.
-    pub fn takes_prepared(&self) -> bool {
+    /// Whether products take codes, and not floats.
+    pub fn takes_codes(&self) -> bool {
         self.format.is_quantised()
     }
 }
@@ -106,21 +106,55 @@ pub fn activations(count: usize, random: &mut Rng) -> Vec<f32> {
     (0..count).map(|_| (random.f32() - 0.5) * if random.u8(..) == 0 { 100.0 } else { 4.0 }).collect()
 }
 
-/// What the `prepare` kernel makes of rows of `cols`: the numbers that products see, and the codes, `[terms, rows, cols]`.
-pub fn prepared(x: &[f32], cols: usize, activations: Activations) -> (Vec<f64>, Vec<u16>) {
-    let mut rest = x.to_vec();
-    if matches!(activations, Activations::F32Rounded) {
-        rest.chunks_exact_mut(cols).for_each(round_activations);
+/// What products see of rows of `cols`, where FP8 and FP4 get them so.
+pub fn seen(x: &[f32], cols: usize, activations: Activations) -> Vec<f64> {
+    let mut seen = x.to_vec();
+    if activations == Activations::Rounded {
+        seen.chunks_exact_mut(cols).for_each(round_activations);
     }
-    let (mut numbers, mut all) = (vec![0.0; x.len()], Vec::new());
-    for _ in 0..activations.terms() {
-        let codes: Vec<u16> = rest.iter().map(|number| bf16_encode(*number)).collect();
-        for ((number, rest), code) in numbers.iter_mut().zip(&mut rest).zip(&codes) {
-            *number += f64::from(bf16_decode(*code));
-            *rest -= bf16_decode(*code);
+    seen.into_iter().map(f64::from).collect()
+}
+
+/// Numbers of `memory` that are not what `prepare` has to make of `x`: codes and floats, whichever are wanted. Rounded codes are
+/// exact; terms of others leave a millionth part of a number, and less than that of their block's largest.
+pub fn unprepared(
+    memory: &PreparedMemory,
+    x: &[f32],
+    cols: usize,
+    activations: Activations,
+    wanted: Forms,
+) -> Result<usize, GpuError> {
+    let (codes, scales) = (memory.codes.copy_out()?, memory.scales.copy_out()?);
+    let floats = memory.floats.copy_out()?;
+    let (len, blocks) = (x.len(), cols.div_ceil(128));
+    let expected = seen(x, cols, activations);
+    let mut wrong = 0;
+    for (at, (x, expected)) in x.iter().zip(&expected).enumerate() {
+        let (row, col) = (at / cols, at % cols);
+        if wanted.codes {
+            let place = at / 8 * 8 + [0, 4, 1, 5, 2, 6, 3, 7][col % 8];
+            let sum: f64 = (0..activations.terms()).map(|term| f16_decode(codes[term * len + place])).sum();
+            let code = sum * f64::from(scales[row * blocks + col / 128]);
+            let allowed = match activations {
+                Activations::Rounded => 0.0,
+                Activations::Exact => expected.abs() * f64::powi(2.0, -22) + f64::powi(2.0, -30),
+            };
+            wrong += usize::from((code - expected).abs() > allowed || code.is_nan());
         }
-        let order = [0, 4, 1, 5, 2, 6, 3, 7];
-        all.extend(codes.chunks_exact(8).flat_map(|group| order.map(|column| group[column])));
+        if wanted.floats {
+            let terms = (0..FLOAT_TERMS).map(|term| f64::from(bf16_decode(floats[term * len + at])));
+            wrong += usize::from(terms.sum::<f64>() != f64::from(*x));
+        }
     }
-    (numbers, all)
+    Ok(wrong)
+}
+
+fn f16_decode(code: u16) -> f64 {
+    let (exponent, fraction) = (i32::from(code >> 10 & 31), f64::from(code & 1023));
+    let size = match exponent {
+        0 => fraction * f64::powi(2.0, -24),
+        31 => f64::NAN,
+        _ => (1024.0 + fraction) * f64::powi(2.0, exponent - 25),
+    };
+    if code >> 15 == 1 { -size } else { size }
 }
