@@ -8,6 +8,9 @@
 // 8 t + 7 of every 32 of head or key g, so that fragments are loads of 16 bytes on both sides. A block's tokens may belong to several
 // rows, which then take turns.
 //
+// Where rows have a token or a few (`index_scores_by_keys`), taking turns would be all that a block does. There a warp has one token and
+// 8 of its keys at a time, which go from memory into fragments, two times 8 on their way; no barriers. Bits are the same.
+//
 // 16 heads and 16,384 keys, a token: 67 MFLOP, three times its attention; 2.1 MB of keys, shared by 16 tokens of a block.
 // Shared memory: 40,960 bytes, two tiles. 106 to 314 TFLOP/s on an H200 from 2,048 keys on.
 #include "index.cuh"
@@ -17,6 +20,7 @@
 #endif
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS, TOKENS = HEAD_TILES == 1 ? 2 : 1, M_TILES = HEAD_TILES * TOKENS;
+constexpr int KEY_WARPS = 4, KEYS_AHEAD = 2;
 constexpr int KEYS = 64, TILES_A_BLOCK = 8, PITCH = 320;         // bytes: no two of 8 lanes' 16 bytes in a bank
 
 // Adds up with the lane whose bit BIT differs: each of the two keeps half of the numbers.
@@ -116,28 +120,34 @@ __device__ __forceinline__ u32 bf16x2_of_e2m1x2(u32 codes, u32 scale) {
     return multiply_bf16x2(multiply_bf16x2((both & 0x00080008u) << 12 | (both & 0x00070007u) << 6, 0x7e807e80u), scale);
 }
 
+// Chunk j in bf16.
+__device__ __forceinline__ uint4 bf16_of(const Fetched& f, int format, int j) {
+    u32 x[4];
+    const u32 block_scale = __float_as_uint(scale_of_ue8m0(f.scale >> 8 * j & 255)) >> 16;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (format == INDEX_BF16) x[i] = f.words[j][i];
+        else if (format == INDEX_FP8) x[i] = bf16x2_of_e4m3x2(f.words[j][i / 2] >> 16 * (i % 2) & 0xffff, __uint_as_float(f.scale));
+        else x[i] = bf16x2_of_e2m1x2(f.words[j][0] >> 8 * i & 255, block_scale | block_scale << 16);
+    }
+    return make_uint4(x[0], x[1], x[2], x[3]);
+}
+
 __device__ __forceinline__ void store(const Fetched& f, int format, u32 to, int part) {
     #pragma unroll
     for (int j = 0; j < 4; j++) {
-        u32 x[4];
-        const u32 block_scale = __float_as_uint(scale_of_ue8m0(f.scale >> 8 * j & 255)) >> 16;
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (format == INDEX_BF16) x[i] = f.words[j][i];
-            else if (format == INDEX_FP8) x[i] = bf16x2_of_e4m3x2(f.words[j][i / 2] >> 16 * (i % 2) & 0xffff, __uint_as_float(f.scale));
-            else x[i] = bf16x2_of_e2m1x2(f.words[j][0] >> 8 * i & 255, block_scale | block_scale << 16);
-        }
-        store_shared_16(to + (part + 4 * j) * 16, x[0], x[1], x[2], x[3]);
+        const uint4 x = bf16_of(f, format, j);
+        store_shared_16(to + (part + 4 * j) * 16, x.x, x.y, x.z, x.w);
     }
 }
 
 // A warp's tokens: heads as A fragments, and what each is worth.
-struct Queries {
+template <int M_TILES> struct Queries {
     u32 of[M_TILES][8][4];
     float weights[M_TILES][2];
 };
 
-__device__ __forceinline__ void load_queries(Queries& q, const IndexArgs& a, int first, int lane) {
+template <int M_TILES> __device__ __forceinline__ void load_queries(Queries<M_TILES>& q, const IndexArgs& a, int first, int lane) {
     const int g = lane / 4, t = lane % 4;
     #pragma unroll
     for (int m = 0; m < M_TILES; m++) {
@@ -160,9 +170,21 @@ __device__ __forceinline__ void load_queries(Queries& q, const IndexArgs& a, int
     }
 }
 
+// Adds what tile `m` of the heads says of 8 keys: lane (g, t) gets a part of those of keys 2 t and 2 t + 1.
+template <int M_TILES> __device__ __forceinline__ void add_heads(float (&sums)[2], const Queries<M_TILES>& q, int m, const uint4 (&keys)[4]) {
+    float x[4] = {};
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        mma_bf16(x, q.of[m][2 * i], keys[i].x, keys[i].y);
+        mma_bf16(x, q.of[m][2 * i + 1], keys[i].z, keys[i].w);
+    }
+    #pragma unroll
+    for (int i = 0; i < 4; i++) sums[i % 2] = fmaf(q.weights[m][i / 2], x[i] < 0.f ? 0.f : x[i], sums[i % 2]);
+}
+
 // Scores of a tile's keys, of which the warp's tokens see `seen` at most: lane (g, t) has those of keys 8 g + 2 t and the next.
-__device__ __forceinline__ void score(float (&scores)[TOKENS][2], const Queries& q, u32 keys, int seen, int lane) {
-    float sums[TOKENS][16] = {};
+__device__ __forceinline__ void score(float (&scores)[TOKENS][2], const Queries<M_TILES>& q, u32 keys, int seen, int lane) {
+    float sums[TOKENS][8][2] = {};
     #pragma unroll
     for (int n = 0; n < 8; n++) {
         if (8 * n >= seen) continue;
@@ -170,27 +192,16 @@ __device__ __forceinline__ void score(float (&scores)[TOKENS][2], const Queries&
         #pragma unroll
         for (int i = 0; i < 4; i++) b[i] = load_shared_16(keys + (8 * n + lane / 4) * PITCH + (lane % 4 + 4 * i) * 16);
         #pragma unroll
-        for (int m = 0; m < M_TILES; m++) {
-            float x[4] = {};
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                mma_bf16(x, q.of[m][2 * i], b[i].x, b[i].y);
-                mma_bf16(x, q.of[m][2 * i + 1], b[i].z, b[i].w);
-            }
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float& sum = sums[m / HEAD_TILES][2 * n + i % 2];
-                sum = fmaf(q.weights[m][i / 2], x[i] < 0.f ? 0.f : x[i], sum);
-            }
-        }
+        for (int m = 0; m < M_TILES; m++) add_heads(sums[m / HEAD_TILES][n], q, m, b);
     }
     #pragma unroll
     for (int token = 0; token < TOKENS; token++) {
-        fold<16, 16>(sums[token], lane);
-        fold<8, 8>(sums[token], lane);
-        fold<4, 4>(sums[token], lane);
-        scores[token][0] = sums[token][0];
-        scores[token][1] = sums[token][1];
+        float (&flat)[16] = *reinterpret_cast<float (*)[16]>(&sums[token]);
+        fold<16, 16>(flat, lane);
+        fold<8, 8>(flat, lane);
+        fold<4, 4>(flat, lane);
+        scores[token][0] = flat[0];
+        scores[token][1] = flat[1];
     }
 }
 
@@ -201,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) index_scores(const __grid_
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, key = threadIdx.x / 4, part = threadIdx.x % 4;
     const int begin = a.first + blockIdx.y * WARPS * TOKENS, end = min(begin + WARPS * TOKENS, a.end), first = begin + warp * TOKENS;
     const int first_key = blockIdx.x * KEYS * TILES_A_BLOCK;
-    Queries queries;
+    Queries<M_TILES> queries;
     load_queries(queries, a, first, lane);
     for (int row = a.step.row_of[begin]; row <= a.step.row_of[end - 1]; row++) {
         const int row_begin = max(begin, a.step.firsts[row]), row_end = min(end, a.step.firsts[row + 1]);
@@ -236,4 +247,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) index_scores(const __grid_
         }
         __syncthreads();                                        // the next row's tiles go where this one's were
     }
+}
+
+// Grid: runs of keys, as many as should share a token; tokens.
+extern "C" __global__ void __launch_bounds__(32 * KEY_WARPS) index_scores_by_keys(const __grid_constant__ IndexArgs a) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int token = a.first + blockIdx.y, row = a.step.row_of[token], visible = visible_of(a.step, token);
+    const int run = (a.score_stride + 8 * gridDim.x - 1) / (8 * gridDim.x) * 8, first_key = blockIdx.x * run + 8 * warp;
+    const int end = min(blockIdx.x * run + run, visible);
+    if (visible <= a.top || first_key >= end) return;
+    float* to = a.scores + (size_t)blockIdx.y * a.score_stride;
+    constexpr int STEP = 8 * KEY_WARPS;
+    Fetched fetched[KEYS_AHEAD];
+    #pragma unroll
+    for (int i = 0; i < KEYS_AHEAD; i++) fetch(fetched[i], a, row, min(first_key + i * STEP + g, visible - 1), t);
+    Queries<HEAD_TILES> queries;
+    load_queries(queries, a, token, lane);
+    for (int from = first_key; from < end; from += KEYS_AHEAD * STEP)
+        #pragma unroll
+        for (int ahead = 0; ahead < KEYS_AHEAD; ahead++) {
+            const int key = from + ahead * STEP;
+            if (key >= end) break;
+            uint4 b[4];
+            #pragma unroll
+            for (int j = 0; j < 4; j++) b[j] = bf16_of(fetched[ahead], a.keys.format, j);
+            if (key + KEYS_AHEAD * STEP < end) fetch(fetched[ahead], a, row, min(key + KEYS_AHEAD * STEP + g, visible - 1), t);
+            float sums[2] = {};
+            #pragma unroll
+            for (int m = 0; m < HEAD_TILES; m++) add_heads(sums, queries, m, b);
+            #pragma unroll
+            for (int i = 0; i < 2; i++) {
+                #pragma unroll
+                for (int bit = 16; bit >= 4; bit /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], bit);
+                if (g == i && key + 2 * t + i < visible) to[key + 2 * t + i] = sums[i];
+            }
+        }
 }

@@ -163,14 +163,36 @@ impl<A: Copy> Launcher<A> {
 /// Version 2 of the indexer's queries and scores, for all keys but float32.
 pub struct IndexTiles {
     queries: Launcher<args::Index>,
-    scores: Launcher<args::Index>,
-    /// Of a block of `scores`.
+    by_tiles: Launcher<args::Index>,
+    by_keys: Launcher<args::Index>,
+    /// Of a block of `by_tiles`.
     tokens: usize,
 }
 
-/// As `kernels/index/v2_tiles.cu` has them: a warp a head of `queries`, keys of a block of `scores`.
+/// What a block of index scores shares; bits are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexWay {
+    /// Keys, between many tokens.
+    Tiles,
+    /// One token, between many keys.
+    Keys,
+}
+
+impl IndexWay {
+    /// Where rows are short, keys have few tokens to share them.
+    pub(crate) fn of_step(step: &args::Step) -> Self {
+        if step.tokens <= 4 * step.rows { IndexWay::Keys } else { IndexWay::Tiles }
+    }
+}
+
+/// As `kernels/index/v2_tiles.cu` has them: a warp a head of `queries`, keys of a block of `by_tiles`, and warps of one of
+/// `by_keys`, which takes two times 8 keys a warp or more.
 const INDEX_WARPS: usize = 8;
 const INDEX_KEYS: usize = 512;
+const INDEX_KEY_WARPS: usize = 4;
+const INDEX_RUN_MIN: usize = 16 * INDEX_KEY_WARPS;
+/// Blocks of `by_keys` that fill any card: four for each multiprocessor of an H200.
+const INDEX_BLOCKS: usize = 528;
 
 impl IndexTiles {
     /// `None` for more heads than the kernels have room for.
@@ -179,9 +201,13 @@ impl IndexTiles {
             return Ok(None);
         };
         let source = index_tiles_source(head_tiles as u32);
-        let load = |entry| Launcher::load(gpu, &source, entry, 32 * INDEX_WARPS as u32);
-        let tokens = INDEX_WARPS * if head_tiles == 1 { 2 } else { 1 };
-        Ok(Some(IndexTiles { queries: load("index_queries")?, scores: load("index_scores")?, tokens }))
+        let load = |entry, warps: usize| Launcher::load(gpu, &source, entry, 32 * warps as u32);
+        Ok(Some(IndexTiles {
+            queries: load("index_queries", INDEX_WARPS)?,
+            by_tiles: load("index_scores", INDEX_WARPS)?,
+            by_keys: load("index_scores_by_keys", INDEX_KEY_WARPS)?,
+            tokens: INDEX_WARPS * if head_tiles == 1 { 2 } else { 1 },
+        }))
     }
 
     /// Of all tokens of the step.
@@ -191,10 +217,14 @@ impl IndexTiles {
     }
 
     /// Of the tokens and up to the visible entries that `index` names.
-    pub(crate) fn scores(&self, index: &args::Index) -> Result<(), GpuError> {
+    pub(crate) fn scores(&self, index: &args::Index, way: IndexWay) -> Result<(), GpuError> {
         let (tokens, keys) = ((index.end - index.first) as usize, index.score_stride as usize);
-        let grid = Grid(keys.div_ceil(INDEX_KEYS) as u32, tokens.div_ceil(self.tokens) as u32, 1);
-        self.scores.launch(grid, index)
+        if way == IndexWay::Tiles {
+            let grid = Grid(keys.div_ceil(INDEX_KEYS) as u32, tokens.div_ceil(self.tokens) as u32, 1);
+            return self.by_tiles.launch(grid, index);
+        }
+        let runs = INDEX_BLOCKS.div_ceil(tokens.max(1)).min(keys.div_ceil(INDEX_RUN_MIN));
+        self.by_keys.launch(Grid(runs as u32, tokens as u32, 1), index)
     }
 }
 

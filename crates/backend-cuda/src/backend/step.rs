@@ -5,7 +5,7 @@ use super::arguments as args;
 use super::decoding::Decode;
 use super::experts::{Experts, Routed};
 use super::inputs::{Layout, growing_pool};
-use super::kernels::{Kernels, SCORE_KEYS, STREAM_SLICE, STREAM_TOKENS};
+use super::kernels::{IndexWay, Kernels, SCORE_KEYS, STREAM_SLICE, STREAM_TOKENS};
 use super::pools::{DevicePools, RingOf};
 use super::products::{Factor, Input, Products, Rounding};
 use super::rank::RankError;
@@ -295,7 +295,7 @@ impl Step<'_> {
             let keys = visible.div_ceil(SCORE_KEYS) as u32;
             self.stopwatch.enter(Family::IndexScores)?;
             match tiles {
-                Some(tiles) => tiles.scores(&index)?,
+                Some(tiles) => tiles.scores(&index, IndexWay::of_step(&index.step))?,
                 None => self.kernels.index_scores.launch(Grid(keys, count as u32, 1), &index)?,
             }
             all_reduce(self.sums, self.member, self.stopwatch, &mut w.scores, count * visible)?;

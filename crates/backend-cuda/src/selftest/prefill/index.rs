@@ -2,7 +2,7 @@
 
 use super::device_step::{DeviceStep, Piece};
 use crate::backend::arguments as args;
-use crate::backend::kernels::{IndexTiles, Launcher, SELECT_THREADS, index_select_source};
+use crate::backend::kernels::{IndexTiles, IndexWay, Launcher, SELECT_THREADS, index_select_source};
 use crate::gpu::{Buffer, Gpu, GpuError, Grid, Shape};
 use crate::selftest::matmul::{Finding, find};
 use fastrand::Rng;
@@ -204,7 +204,7 @@ impl IndexInputs {
 
     pub fn launch_scores(&self, kernels: &IndexKernels) -> Result<(), GpuError> {
         kernels.tiles.queries(&self.args)?;
-        kernels.tiles.scores(&self.args)
+        kernels.tiles.scores(&self.args, IndexWay::of_step(&self.args.step))
     }
 
     pub fn launch_select(&self, kernels: &IndexKernels) -> Result<(), GpuError> {
@@ -212,7 +212,7 @@ impl IndexInputs {
     }
 
     /// Compares every `one_in`-th token: queries and choices to the bit, scores within what float32 sums of so many steps of
-    /// 16 lose at most.
+    /// 16 lose at most, and both ways to them to the bit.
     pub fn check(&mut self, kernels: &IndexKernels, one_in: usize) -> Result<Finding, GpuError> {
         self.upload_queries()?;
         self.scores.fill_bytes(0xff)?;
@@ -224,6 +224,13 @@ impl IndexInputs {
         let (scores, selected) = (self.scores.copy_out()?, self.selected.copy_out()?);
         let counts = self.counts.copy_out()?;
         let (heads, top) = (self.case.heads, self.case.top);
+        let other = match IndexWay::of_step(&self.args.step) {
+            IndexWay::Keys => IndexWay::Tiles,
+            IndexWay::Tiles => IndexWay::Keys,
+        };
+        self.scores.fill_bytes(0xff)?;
+        kernels.tiles.scores(&self.args, other)?;
+        let other_scores = self.scores.copy_out()?;
         let mut all = Finding { worst: 0.0, not_finite: 0, unprepared: 0, bits: vec![] };
         for (token, &(row, position)) in self.step.tokens.iter().enumerate().step_by(one_in.max(1)) {
             let visible = (position + 1) / 4;
@@ -231,6 +238,8 @@ impl IndexInputs {
             let list = &selected[token * top..][..top.min(visible)];
             let expected = if visible <= top { (0..visible as i32).collect() } else { best(own, top) };
             all.unprepared += usize::from(list != expected || counts[token] != list.len() as i32);
+            let other_own = &other_scores[token * self.args.score_stride as usize..][..visible];
+            all.unprepared += own.iter().zip(other_own).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             if visible <= top {
                 continue;
             }
