@@ -179,6 +179,14 @@ inline void change_barrier(u32 address, int arrivals, i64 bytes) {
 
 }  // namespace emulator
 
+// Launches follow each other here.
+inline void let_next_begin() {}
+inline void wait_for_launch_before() {}
+inline void begin_after_launch_before() {}
+
+inline float4 load_global_float4(const float* p) { return *(const float4*)p; }
+inline float load_global_float(const float* p) { return *p; }
+
 inline u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 inline void load_matrices(u32 (&r)[4], u32 address) { emulator::load_matrices(r, address, false); }

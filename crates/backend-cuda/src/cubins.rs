@@ -35,6 +35,13 @@ impl Source {
         options
     }
 
+    /// Whether each of its kernels waits by itself for the launch before (`kernels/common/ptx.cuh`), and so may be launched
+    /// before that has ended. Read from the text, so that no kernel is taken for one that does.
+    pub fn waits_for_launch_before(&self) -> bool {
+        let kernels = self.text.matches("__global__").count();
+        kernels > 0 && self.text.matches("_launch_before();").count() == kernels
+    }
+
     /// What a cubin is made of but the compiler.
     pub fn key(&self, architecture: &str) -> [u8; KEY_BYTES] {
         let mut hash = Sha256::new();
@@ -104,5 +111,19 @@ mod tests {
         assert_ne!(key, Source { definitions: vec![("N", 2)], ..source.clone() }.key("sm_90a"));
         let headers: &[Header] = &[Header { name: "h", text: "x" }];
         assert_ne!(key, Source { headers, ..source.clone() }.key("sm_90a"));
+    }
+
+    #[test]
+    fn a_text_begins_early_only_if_each_of_its_kernels_waits() {
+        let waits = |text| {
+            let source = Source { name: "k".into(), text, headers: &[], definitions: vec![] };
+            source.waits_for_launch_before()
+        };
+        assert!(waits(
+            "__global__ a() { begin_after_launch_before(); } __global__ b() { wait_for_launch_before(); }"
+        ));
+        assert!(!waits("__global__ a() { begin_after_launch_before(); } __global__ b() { }"));
+        assert!(!waits("__global__ a() { }"));
+        assert!(!waits(""));
     }
 }

@@ -120,8 +120,8 @@ fn neither_chunks_nor_parts_nor_the_order_of_threads_change_a_bit() {
 
 /// Prompts of every length, in batches of many sizes, each in two chunks: 99.9 % of logits are within 0.05, and a token is another
 /// one only where the two likeliest are nearer than twice that. Rounded activations are another matter: sums in another order round
-/// some of them to the other side, and what follows from that with them, so that two devices in that mode are as far from each
-/// other as the mode is from float32; no farther is what can be asked.
+/// some of them to the other side, and what follows from that with them. What can be asked there is that both devices are about
+/// as far from float32, and no farther from each other than what is drawn twice: by the root of 2.
 #[test]
 fn prompts_of_every_length_are_near_the_cpus_in_any_batch() {
     const NEAR: f32 = 0.05;
@@ -161,11 +161,20 @@ fn prompts_of_every_length_are_near_the_cpus_in_any_batch() {
             if numerics.act == Activations::Exact {
                 assert!(near <= NEAR && farthest < 2.0 * NEAR, "{folder}, {numerics:?}: {near}, {farthest}");
             } else {
-                let from_exact = most_of(&expected, &on_cpu(Numerics::EXACT));
-                assert!(near <= from_exact, "{folder}, {numerics:?}: {near}, the mode itself {from_exact}");
+                let exact = on_cpu(Numerics::EXACT);
+                let [cpu, own] = [&expected, &ours].map(|logits| mean_difference(logits, &exact));
+                println!("{folder}, {numerics:?}: {own} from float32 in the mean, the CPU {cpu}");
+                assert!(own <= 1.2 * cpu, "{folder}, {numerics:?}: {own} from float32, the CPU {cpu}");
+                let apart = std::f32::consts::SQRT_2 * most_of(&expected, &exact);
+                assert!(near <= apart, "{folder}, {numerics:?}: {near} from the CPU, of {apart}");
             }
         }
     }
+}
+
+fn mean_difference(ours: &[f32], theirs: &[f32]) -> f64 {
+    let sum: f64 = ours.iter().zip(theirs).map(|(a, b)| f64::from((a - b).abs())).sum();
+    sum / ours.len() as f64
 }
 
 /// What 99.9 % of all differences are within.

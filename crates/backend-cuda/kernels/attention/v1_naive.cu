@@ -20,6 +20,7 @@ struct WindowArgs {
 
 // Grid: tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) append_window(const __grid_constant__ WindowArgs a) {
+    begin_after_launch_before();
     const int token = blockIdx.x, row = a.step.row_of[token], end = a.step.firsts[row + 1], length = end - a.step.firsts[row];
     if ((length > SHORT_ROW) != (a.long_rows != 0) || token + RING < end) return;
     const int slot = a.step.positions[token] % RING;
@@ -57,6 +58,7 @@ __device__ __forceinline__ Key key_of(const AttentionArgs& a, int token, int row
 
 // Grid: heads, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_constant__ AttentionArgs a) {
+    begin_after_launch_before();
     __shared__ float q[HEAD_DIM], weight[CHUNK], parts[THREADS / 32], most_of[THREADS / 32];
     const int head = blockIdx.x, token = blockIdx.y, tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
     const int row = a.step.row_of[token], position = a.step.positions[token];
@@ -122,6 +124,7 @@ struct CopyArgs {
 
 // One page of a pool to another, in all layers. Grid: layers.
 extern "C" __global__ void __launch_bounds__(THREADS) copy_page(const __grid_constant__ CopyArgs a) {
+    begin_after_launch_before();
     const u32* from = (const u32*)(a.data + blockIdx.x * a.layer_bytes + a.from * a.page_bytes);
     u32* to = (u32*)(a.data + blockIdx.x * a.layer_bytes + a.to * a.page_bytes);
     for (i64 i = threadIdx.x; i < a.page_bytes / 4; i += THREADS) to[i] = from[i];

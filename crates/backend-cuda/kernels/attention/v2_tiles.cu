@@ -137,11 +137,11 @@ __device__ __forceinline__ void fetch(Fetched& f, const Place& own, u32 places, 
     if (is_rotary(warp)) {
         #pragma unroll
         for (int i = 0; i < 8; i++)
-            f.pieces[i] = __ldg((const uint2*)((const u8*)load_shared_8(places + (2 * i + lane / 16) * 8) + NOPE) + lane % 16);
+            f.pieces[i] = ((const uint2*)((const u8*)load_shared_8(places + (2 * i + lane / 16) * 8) + NOPE))[lane % 16];
     } else {
         #pragma unroll
         for (int i = 0; i < 4; i++)
-            f.pieces[i] = __ldg((const uint2*)((const u8*)load_shared_8(places + (4 * i + lane / 8) * 8) + warp * DIMS) + lane % 8);
+            f.pieces[i] = ((const uint2*)((const u8*)load_shared_8(places + (4 * i + lane / 8) * 8) + warp * DIMS))[lane % 8];
     }
 }
 
@@ -369,6 +369,7 @@ __device__ __forceinline__ void write(const Output& out, const AttentionArgs& a,
 
 // Grid: query tiles over M_TILES; a token's tiles follow each other.
 extern "C" __global__ void __launch_bounds__(THREADS, 3 - M_TILES) attention(const __grid_constant__ AttentionArgs a) {
+    begin_after_launch_before();
     extern __shared__ __align__(128) u8 memory[];
     const u32 base = shared_address(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = threadIdx.x / LANES_A_ROW, own_tile = own / 16;

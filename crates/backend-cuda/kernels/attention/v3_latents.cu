@@ -36,6 +36,7 @@ __device__ __forceinline__ void norm_query(const LatentsArgs& a, float* qr, floa
 
 // Grid: tokens, 2: query latents, latents.
 extern "C" __global__ void __launch_bounds__(THREADS) latents(const __grid_constant__ LatentsArgs a) {
+    begin_after_launch_before();
     __shared__ float parts[THREADS / 32];
     const int token = blockIdx.x, tid = threadIdx.x;
     if (blockIdx.y == 0) {

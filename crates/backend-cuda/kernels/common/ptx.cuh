@@ -6,6 +6,29 @@
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
+// A kernel whose every block waits for the launch before may itself be launched before that ends (src/cuda/module.rs): its blocks take
+// their places as soon as all blocks of that have let the next begin, or have ended. Until it has waited, a block must read nothing
+// that a kernel writes, and write nothing. What launches before that one wrote is there then, too, as that has waited for it.
+__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ __forceinline__ void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void begin_after_launch_before() {
+    let_next_begin();
+    wait_for_launch_before();
+}
+
+// Loads that stay behind a wait and in front of what comes next, so that many are on their way at once. `__ldg`, which the compiler may
+// move, is for what no kernel writes.
+__device__ __forceinline__ float4 load_global_float4(const float* p) {
+    float4 v;
+    asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    return v;
+}
+__device__ __forceinline__ float load_global_float(const float* p) {
+    float v;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p));
+    return v;
+}
+
 // Four 8x8 matrices of 16-bit numbers; lanes 8m..8m+7 address the rows of matrix m.
 __device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -151,6 +151,7 @@ __device__ __forceinline__ void store_key(const Pages& p, u8* page, int slot, in
 
 // Grid: tokens that complete an entry, compressors.
 extern "C" __global__ void __launch_bounds__(THREADS) compress(const __grid_constant__ CompressArgs a) {
+    begin_after_launch_before();
     __shared__ __align__(16) float most[4 * THREADS], sum[4 * THREADS], value[4 * THREADS], entry[HEAD_DIM];   // [teams, width]
     __shared__ float parts[THREADS / 32];
     const Compressor& c = a.jobs[blockIdx.y];
@@ -204,6 +205,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) compress(const __grid_cons
 
 // Grid: tokens, compressors. What later steps may need of this one: the last `ring_rows` tokens of each row.
 extern "C" __global__ void __launch_bounds__(KEEP_THREADS) keep_rows(const __grid_constant__ CompressArgs a) {
+    begin_after_launch_before();
     const Compressor& c = a.jobs[blockIdx.y];
     const int token = blockIdx.x, row = a.step.row_of[token], position = a.step.positions[token];
     if (token + c.ring_rows < a.step.firsts[row + 1]) return;

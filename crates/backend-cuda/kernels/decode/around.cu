@@ -24,6 +24,7 @@ struct ListsArgs {
 
 // Grid: tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) lists(const __grid_constant__ ListsArgs a) {
+    begin_after_launch_before();
     const int token = blockIdx.x, row = a.step.row_of[token], position = a.step.positions[token];
     const int window = min(position + 1, WINDOW), first = position + 1 - window;
     const int entries = min((position + 1) / a.ratios[1], a.entries_stride);
@@ -47,6 +48,7 @@ struct SelectedArgs {
 
 // Grid: tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) selected(const __grid_constant__ SelectedArgs a) {
+    begin_after_launch_before();
     const int token = blockIdx.x, row = a.step.row_of[token];
     for (int i = threadIdx.x; i < a.lengths[token]; i += THREADS) {
         const int index = a.selected[(size_t)token * a.stride + i];
@@ -75,6 +77,7 @@ __device__ __forceinline__ void rotate(const HeadsArgs& a, float (&four)[4], int
 
 // Grid: heads over HEADS, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_constant__ HeadsArgs a) {
+    begin_after_launch_before();
     const int head = blockIdx.x * HEADS + threadIdx.x / 32, token = blockIdx.y, lane = threadIdx.x % 32;
     if (head >= a.heads) return;
     const size_t at = ((size_t)token * a.heads + head) * HEAD_DIM;
@@ -100,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
 
 // Grid: heads over HEADS, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) answers(const __grid_constant__ HeadsArgs a) {
+    begin_after_launch_before();
     const int head = blockIdx.x * HEADS + threadIdx.x / 32, token = blockIdx.y, lane = threadIdx.x % 32;
     if (head >= a.heads) return;
     const size_t at = ((size_t)token * a.heads + head) * HEAD_DIM;

@@ -38,6 +38,7 @@ __device__ __forceinline__ float at_least(float x, float limit) { return x < lim
 
 // Grid: blocks of 128 inner numbers, choices, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) expert_up(const __grid_constant__ ExpertsArgs a) {
+    begin_after_launch_before();
     const int row = blockIdx.x * THREADS + threadIdx.x, slot = blockIdx.y, token = blockIdx.z;
     const int own = local_expert(a, token, slot);
     if (own < 0 || row >= a.width) return;
@@ -50,6 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_up(const __grid_con
 
 // Grid: blocks of 128 outputs, tokens. Choices are added in the order of their ids.
 extern "C" __global__ void __launch_bounds__(THREADS) expert_down(const __grid_constant__ ExpertsArgs a) {
+    begin_after_launch_before();
     const int row = blockIdx.x * THREADS + threadIdx.x, token = blockIdx.y;
     if (row >= a.hidden) return;
     const size_t first = (size_t)token * (a.per_token + 1) * a.width, at = (size_t)token * a.hidden + row;

@@ -6,6 +6,7 @@ constexpr int THREADS = 128, KEYS = 32, SELECT_THREADS = 256;
 
 // Grid: heads, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) index_queries(const __grid_constant__ IndexArgs a) {
+    begin_after_launch_before();
     __shared__ float q[INDEX_DIM];
     __shared__ u32 scales[4];
     const int token = blockIdx.y, tid = threadIdx.x;
@@ -54,6 +55,7 @@ __device__ __forceinline__ float key_at(const Pages& p, const u8* page, int slot
 
 // Grid: blocks of 32 keys of the longest context, tokens. Four warps take a quarter of the heads each.
 extern "C" __global__ void __launch_bounds__(THREADS) index_scores(const __grid_constant__ IndexArgs a) {
+    begin_after_launch_before();
     __shared__ float keys[KEYS][INDEX_DIM + 1], sums[THREADS / 32][KEYS];
     const int token = a.first + blockIdx.y, row = a.step.row_of[token], visible = visible_of(a.step, token), first = blockIdx.x * KEYS;
     if (visible <= a.top || first >= visible) return;
@@ -80,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) index_scores(const __grid_
 // Grid: tokens. Finds the key of the last one chosen by its bits, eight at a time, then collects in the order of entries.
 // Of equal scores the lower entries are chosen.
 extern "C" __global__ void __launch_bounds__(SELECT_THREADS) index_select(const __grid_constant__ IndexArgs a) {
+    begin_after_launch_before();
     __shared__ int histogram[256], chosen_prefix, chosen_rest, before[SELECT_THREADS / 32][2];
     const int token = a.first + blockIdx.x, tid = threadIdx.x, lane = tid % 32, warp = tid / 32, visible = visible_of(a.step, token);
     int* out = a.selected + (size_t)token * a.top;

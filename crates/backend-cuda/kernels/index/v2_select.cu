@@ -60,6 +60,7 @@ __device__ __forceinline__ void clear(int (&histogram)[BINS]) {
 
 // Grid: tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) index_select(const __grid_constant__ IndexArgs a) {
+    begin_after_launch_before();
     __shared__ int histogram[BINS], kept_count;
     __shared__ u32 kept[KEPT_MAX], parts[2][WARPS];
     __shared__ Found found;

@@ -34,6 +34,7 @@ template <int COUNT, int BIT> __device__ __forceinline__ void fold(float* x, int
 
 // A warp a head. Lane l has dims 4 l to 4 l + 3. Leaves bf16 where the first 64 float32 were. Grid: heads over WARPS, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) index_queries(const __grid_constant__ IndexArgs a) {
+    begin_after_launch_before();
     const int token = blockIdx.y, head = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, format = a.keys.format;
     if (visible_of(a.step, token) <= a.top || head >= a.heads) return;
     float* own = a.q + ((size_t)token * a.heads + head) * INDEX_DIM;
@@ -90,7 +91,7 @@ __device__ __forceinline__ void fetch(Fetched& f, const IndexArgs& a, int row, i
     if (a.keys.format == INDEX_BF16) {
         #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint4 v = __ldg((const uint4*)(page + slot * 256) + part + 4 * j);
+            const uint4 v = ((const uint4*)(page + slot * 256))[part + 4 * j];
             f.words[j][0] = v.x;
             f.words[j][1] = v.y;
             f.words[j][2] = v.z;
@@ -102,12 +103,12 @@ __device__ __forceinline__ void fetch(Fetched& f, const IndexArgs& a, int row, i
     #pragma unroll
     for (int j = 0; j < 4; j++)
         if (a.keys.format == INDEX_FP8) {
-            f.words[j][0] = __ldg(key + 2 * (part + 4 * j));
-            f.words[j][1] = __ldg(key + 2 * (part + 4 * j) + 1);
+            f.words[j][0] = key[2 * (part + 4 * j)];
+            f.words[j][1] = key[2 * (part + 4 * j) + 1];
         } else {
-            f.words[j][0] = __ldg(key + part + 4 * j);
+            f.words[j][0] = key[part + 4 * j];
         }
-    f.scale = __ldg(key + (a.keys.format == INDEX_FP8 ? 32 : 16));
+    f.scale = key[a.keys.format == INDEX_FP8 ? 32 : 16];
 }
 
 __device__ __forceinline__ u32 bf16x2_of_e4m3x2(u32 codes, float scale) {
@@ -207,6 +208,7 @@ __device__ __forceinline__ void score(float (&scores)[TOKENS][2], const Queries<
 
 // Grid: keys over KEYS x TILES_A_BLOCK, tokens over WARPS x TOKENS.
 extern "C" __global__ void __launch_bounds__(THREADS) index_scores(const __grid_constant__ IndexArgs a) {
+    begin_after_launch_before();
     __shared__ __align__(128) u8 memory[2 * KEYS * PITCH];
     const u32 base = shared_address(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, key = threadIdx.x / 4, part = threadIdx.x % 4;
@@ -251,6 +253,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) index_scores(const __grid_
 
 // Grid: runs of keys, as many as should share a token; tokens.
 extern "C" __global__ void __launch_bounds__(32 * KEY_WARPS) index_scores_by_keys(const __grid_constant__ IndexArgs a) {
+    begin_after_launch_before();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int token = a.first + blockIdx.y, row = a.step.row_of[token], visible = visible_of(a.step, token);
     const int run = (a.score_stride + 8 * gridDim.x - 1) / (8 * gridDim.x) * 8, first_key = blockIdx.x * run + 8 * warp;

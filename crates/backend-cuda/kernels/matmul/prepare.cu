@@ -51,6 +51,7 @@ __device__ __forceinline__ void write_floats(float (&x)[8], i64 term_stride, u16
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_constant__ PrepareArgs a) {
+    begin_after_launch_before();
     const int cols = a.out.cols, blocks = (cols + 127) / 128, at = blockIdx.x * THREADS + threadIdx.x;
     const int row = at / (blocks * 16), block = at / 16 % blocks, first = at % (blocks * 16) * 8;
     const bool is_inside = row < a.rows && first < cols;

@@ -42,6 +42,7 @@ __device__ __forceinline__ void rest(const SortArgs& a, int routed_tiles) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) sort(const __grid_constant__ SortArgs a) {
+    wait_for_launch_before();           // lets nobody begin: blocks of `up` would crowd on multiprocessors that have none of these
     __shared__ int counts[EXPERTS_MAX], scratch[WARPS];
     const int expert = blockIdx.x, pairs = a.tokens * a.per_token, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     for (int i = threadIdx.x; i < a.count; i += THREADS) counts[i] = 0;
@@ -86,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort(const __grid_constant
 
 // A token's products, choices in order. Grid: blocks of 1,024 numbers, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) combine(const __grid_constant__ CombineArgs a) {
+    begin_after_launch_before();
     const int token = blockIdx.y, column = (blockIdx.x * THREADS + threadIdx.x) * 4, tokens = a.tokens;
     if (column >= a.hidden) return;
     auto at = [&](const float* rows, i64 row) { return reinterpret_cast<const float4*>(rows + row * a.hidden + column); };

@@ -1,7 +1,7 @@
 // A block's product of ROWS weight rows with TOKENS tokens, weights streamed once from memory in any format.
 //
 // Weights are the A operand of mma.m16n8k16, inputs the B operand. Both come through a ring of stages in shared memory, filled by
-// 16-byte copies that run ahead (cp.async), with one barrier a stage. A stage is WARP_COLS *blocks* of columns, a block BLOCK_BYTES of
+// 16-byte copies that run ahead (cp.async; rows even of the launch before), with one barrier a stage. A stage is WARP_COLS *blocks* of columns, a block BLOCK_BYTES of
 // each row: by format 32 (F32) to 256 (FP4) columns. Warps stand in a box of WARP_ROWS x WARP_COLS x WARP_TOKENS: those along
 // WARP_COLS share rows and take a block of each stage, and their sums are added up at the end, in order.
 //
@@ -256,8 +256,8 @@ template <int FORMAT, int TERMS, bool IS_PAIR> struct Copies {
         scales_are_aligned = ((u64)of.scales | of.scale_stride | of.first_col / 32) % (B::ROW_SCALES > 0 ? B::ROW_SCALES : 1) == 0;
     }
 
-    // The stage of blocks `block .. block + WARP_COLS`.
-    __device__ __forceinline__ void fetch(u32 stage, int block) const {
+    // Of the stage of blocks `block .. block + WARP_COLS`, its rows.
+    __device__ __forceinline__ void fetch_rows(u32 stage, int block) const {
         const int at = block * B::BYTES;
         if (at + WARP_COLS * B::BYTES <= row_bytes) {
             #pragma unroll
@@ -267,6 +267,10 @@ template <int FORMAT, int TERMS, bool IS_PAIR> struct Copies {
             #pragma unroll
             for (int i = 0; i < EACH; i++) copy_16_bytes(stage + to + i * STEP * B::BYTES, is_inside ? from[i] + at : from[i] - piece * 16, is_inside ? 16 : 0);
         }
+    }
+
+    // The rest.
+    __device__ __forceinline__ void fetch_inputs(u32 stage, int block) const {
         const int column = block * B::COLUMNS + input_piece * 8;
         const bool has_inputs = column < cols;
         const u32 input_to = stage + input_piece / INPUT_CHUNKS * B::ALL + B::INPUTS_AT;
@@ -305,16 +309,21 @@ template <int FORMAT, int TERMS, bool IS_PAIR> struct Copies {
     }
 };
 
-// Adds stages `first .. first + count` of the rows to `total`, in all of the block's threads.
-template <int FORMAT, int TERMS, bool IS_PAIR>
+// Adds stages `first .. first + count` of the rows to `total`, in all of the block's threads. With a head start, rows are asked for
+// before the launch before has ended, which makes the inputs.
+template <int FORMAT, int TERMS, bool IS_PAIR, bool HEAD_START>
 __device__ __forceinline__ void multiply_stages(const Rows& rows, const Inputs& in, int first, int count, u32 ring, Sums& total) {
     typedef Block<FORMAT, TERMS> B;
     constexpr int DEPTH = RING_BYTES / B::STAGE < STAGES_MAX ? RING_BYTES / B::STAGE : STAGES_MAX;
     static_assert(DEPTH >= 2, "a stage is copied while another is multiplied");
     const Place at;
     const Copies<FORMAT, TERMS, IS_PAIR> copies(rows, in);
-    auto fetch = [&](int i) {
-        if (i < count) copies.fetch(ring + i % DEPTH * B::STAGE, (first + i) * WARP_COLS);
+    auto stage_at = [&](int i) { return ring + i % DEPTH * B::STAGE; };
+    auto fetch = [&](int i, bool has_rows = false) {
+        if (i < count) {
+            if (!has_rows) copies.fetch_rows(stage_at(i), (first + i) * WARP_COLS);
+            copies.fetch_inputs(stage_at(i), (first + i) * WARP_COLS);
+        }
         commit_copies();
     };
     // FP8: a byte for the 16 rows of an M-tile and 128 columns, a stage ahead.
@@ -332,8 +341,13 @@ __device__ __forceinline__ void multiply_stages(const Rows& rows, const Inputs& 
         for (int m = 0; m < M_TILES; m++)
             if (FORMAT == FP8) next[m] = column < rows.matrix.cols ? __ldg(scales[m] + column / 128) : 0;
     };
+    // The first stage waits for all rows of a head start.
     #pragma unroll
-    for (int i = 0; i < DEPTH - 1; i++) fetch(i);
+    for (int i = 0; i < DEPTH - 1; i++)
+        if (HEAD_START && i < count) copies.fetch_rows(stage_at(i), (first + i) * WARP_COLS);
+    if (HEAD_START) wait_for_launch_before();
+    #pragma unroll
+    for (int i = 0; i < DEPTH - 1; i++) fetch(i, HEAD_START);
     if (count > 0) fetch_scales(0);
     for (int i = 0; i < count; i++) {
         float scale8[M_TILES];
@@ -343,8 +357,7 @@ __device__ __forceinline__ void multiply_stages(const Rows& rows, const Inputs& 
         wait_for_groups<DEPTH - 2>();
         __syncthreads();
         fetch(i + DEPTH - 1);            // into the place of stage i - 1, which all have left
-        const u32 block = ring + i % DEPTH * B::STAGE + at.cols * B::ALL;
-        multiply_block<FORMAT, TERMS>(block, at, in.tokens, scale8, total);
+        multiply_block<FORMAT, TERMS>(stage_at(i) + at.cols * B::ALL, at, in.tokens, scale8, total);
     }
     wait_for_copies();
     __syncthreads();
@@ -378,14 +391,14 @@ __device__ __forceinline__ int stage_bytes(int format) { return WARP_COLS * (for
 __device__ __forceinline__ int stages_of(const Matrix& m) { return ((int)row_bytes(m) + stage_bytes(m.format) - 1) / stage_bytes(m.format); }
 
 // The product in whatever format the matrix has, of stages `first .. first + count`; whole in warps whose `cols` is 0.
-template <bool IS_PAIR>
+template <bool IS_PAIR, bool HEAD_START>
 __device__ __forceinline__ void multiply(const Rows& rows, const Inputs& in, int first, int count, u32 ring, Sums& total) {
     const int format = rows.matrix.format;
-    if (format == FP8 && in.prepared.terms == 1) multiply_stages<FP8, 1, IS_PAIR>(rows, in, first, count, ring, total);
-    else if (format == FP8) multiply_stages<FP8, 2, IS_PAIR>(rows, in, first, count, ring, total);
-    else if (format == FP4 && in.prepared.terms == 1) multiply_stages<FP4, 1, IS_PAIR>(rows, in, first, count, ring, total);
-    else if (format == FP4) multiply_stages<FP4, 2, IS_PAIR>(rows, in, first, count, ring, total);
-    else if (format == BF16) multiply_stages<BF16, 3, IS_PAIR>(rows, in, first, count, ring, total);
-    else multiply_stages<F32, 3, IS_PAIR>(rows, in, first, count, ring, total);
+    if (format == FP8 && in.prepared.terms == 1) multiply_stages<FP8, 1, IS_PAIR, HEAD_START>(rows, in, first, count, ring, total);
+    else if (format == FP8) multiply_stages<FP8, 2, IS_PAIR, HEAD_START>(rows, in, first, count, ring, total);
+    else if (format == FP4 && in.prepared.terms == 1) multiply_stages<FP4, 1, IS_PAIR, HEAD_START>(rows, in, first, count, ring, total);
+    else if (format == FP4) multiply_stages<FP4, 2, IS_PAIR, HEAD_START>(rows, in, first, count, ring, total);
+    else if (format == BF16) multiply_stages<BF16, 3, IS_PAIR, HEAD_START>(rows, in, first, count, ring, total);
+    else multiply_stages<F32, 3, IS_PAIR, HEAD_START>(rows, in, first, count, ring, total);
     add_up(ring, total);
 }

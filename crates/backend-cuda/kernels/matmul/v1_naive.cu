@@ -19,6 +19,7 @@ struct DenseArgs {
 
 // Grid: blocks of 128 outputs of all jobs after each other, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) dense(const __grid_constant__ DenseArgs a) {
+    begin_after_launch_before();
     int block = blockIdx.x, job = 0;
     while (block >= (a.jobs[job].matrix.rows + THREADS - 1) / THREADS) block -= (a.jobs[job++].matrix.rows + THREADS - 1) / THREADS;
     const Job& j = a.jobs[job];
@@ -35,6 +36,7 @@ struct RoundArgs {
 
 // The publisher's rounding of activations: E4M3 with a power-of-two scale for 128 columns. A thread a block.
 extern "C" __global__ void __launch_bounds__(THREADS) round_rows(const __grid_constant__ RoundArgs a) {
+    begin_after_launch_before();
     const int blocks = (a.cols + BLOCK - 1) / BLOCK, at = blockIdx.x * THREADS + threadIdx.x;
     if (at >= a.rows * blocks) return;
     const int first = at % blocks * BLOCK, end = min(first + BLOCK, a.cols);

@@ -28,6 +28,7 @@ __device__ __forceinline__ bool is_last(int* arrivals, int splits) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN) dense(const __grid_constant__ DenseArgs a) {
+    let_next_begin();
     extern __shared__ __align__(128) u8 memory[];
     __shared__ int input_rows[TOKENS];
     int number = 0;
@@ -42,7 +43,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN) dense(const __
     const Rows rows{job.matrix, job.matrix, tile * ROWS};
     const Inputs in{job.in, input_rows, tokens, job.first_col};
     const int stages = stages_of(job.matrix), each = job.split_bytes / stage_bytes(job.matrix.format), first = min(split * each, stages);
-    multiply<false>(rows, in, first, min(each, stages - first), shared_address(memory), total);
+    multiply<false, true>(rows, in, first, min(each, stages - first), shared_address(memory), total);
+    wait_for_launch_before();           // a block that had no stage has not waited yet
 
     const Place at;
     const bool has_sums = at.cols == 0;

@@ -19,6 +19,7 @@ __device__ __forceinline__ float at_least(float x, float limit) { return x < lim
 
 // Grid: tiles of ROWS / 2 inner numbers, tiles of slots.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN) up(const __grid_constant__ ExpertsArgs a) {
+    begin_after_launch_before();
     extern __shared__ __align__(128) u8 memory[];
     __shared__ int input_rows[TOKENS];
     if ((int)blockIdx.y >= *a.tile_count) return;
@@ -30,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN) up(const __gri
 
     Sums total = {};
     const Rows rows{expert.w1, expert.w3, first_row};
-    multiply<true>(rows, Inputs{a.x, input_rows, tile.count, 0}, 0, stages_of(expert.w1), shared_address(memory), total);
+    multiply<true, false>(rows, Inputs{a.x, input_rows, tile.count, 0}, 0, stages_of(expert.w1), shared_address(memory), total);
     const Place at;
     if (at.cols > 0) return;
     #pragma unroll
@@ -46,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN) up(const __gri
 
 // Grid: tiles of ROWS numbers of the output, tiles of slots.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN) down(const __grid_constant__ ExpertsArgs a) {
+    begin_after_launch_before();
     extern __shared__ __align__(128) u8 memory[];
     __shared__ int input_rows[TOKENS];
     if ((int)blockIdx.y >= *a.tile_count) return;
@@ -57,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN) down(const __g
 
     Sums total = {};
     const Rows rows{w2, w2, first_row};
-    multiply<false>(rows, Inputs{a.inner, input_rows, tile.count, 0}, 0, stages_of(w2), shared_address(memory), total);
+    multiply<false, false>(rows, Inputs{a.inner, input_rows, tile.count, 0}, 0, stages_of(w2), shared_address(memory), total);
     const Place at;
     if (at.cols > 0) return;
     at.each([&](int m, int n, int i, int row, int slot) {

@@ -51,6 +51,7 @@ template <int EXPERTS_A_LANE> __device__ __forceinline__ void choose(const Route
 
 // Grid: tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) route(const __grid_constant__ RouteArgs a) {
+    begin_after_launch_before();
     __shared__ int chosen[PER_TOKEN_MAX];
     __shared__ u32 keys[EXPERTS_MAX];
     __shared__ float scores[EXPERTS_MAX], weighed[PER_TOKEN_MAX];   // of all; of the chosen, by ascending expert
@@ -59,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) route(const __grid_constan
         for (int i = threadIdx.x; i < a.per_token; i += THREADS) chosen[i] = a.table[(size_t)a.step.ids[token] * a.per_token + i];
     #pragma unroll 2
     for (int e = threadIdx.x; e < a.experts; e += THREADS) {
-        const float score = score_of(__ldg(a.scores + (size_t)token * a.experts + e));
+        const float score = score_of(a.scores[(size_t)token * a.experts + e]);
         scores[e] = score;
         if (!a.table) keys[e] = ordered_bits(score + __ldg(a.bias + e));
     }

@@ -172,6 +172,7 @@ __device__ void adjust(const Draw& d, float* adjusted, int vocab) {
 
 // Grid: rows.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_constant__ SampleArgs a) {
+    begin_after_launch_before();
     __shared__ u64 keys[THREADS];
     __shared__ double runs[THREADS];
     __shared__ int found[2];

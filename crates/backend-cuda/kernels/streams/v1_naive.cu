@@ -16,6 +16,7 @@ struct EmbedArgs {
 
 // Every token's row of the embedding, and its rotations.
 extern "C" __global__ void __launch_bounds__(THREADS) embed(const __grid_constant__ EmbedArgs a) {
+    begin_after_launch_before();
     const int token = blockIdx.x, width = a.embed.cols, row = (int)a.step.ids[token] - a.first_id;
     for (int i = threadIdx.x; i < 64; i += THREADS) {
         const int kind = i / 32, pair = i % 32;

@@ -22,6 +22,7 @@ struct HeadArgs {
 
 // Grid: positions.
 extern "C" __global__ void __launch_bounds__(THREADS) collapse_for_head(const __grid_constant__ HeadArgs a) {
+    begin_after_launch_before();
     __shared__ float parts[STREAMS + 2][THREADS / 32];
     const int width = STREAMS * a.hidden;
     const float* own = a.streams + (size_t)a.wanted[blockIdx.x] * width;
@@ -29,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) collapse_for_head(const __
     float squares = 0.f, products[STREAMS] = {0.f, 0.f, 0.f, 0.f};
     #pragma unroll 4
     for (int i = threadIdx.x; i < width; i += THREADS) {
-        const float x = __ldg(own + i);
+        const float x = own[i];
         squares = fmaf(x, x, squares);
         #pragma unroll
         for (int k = 0; k < STREAMS; k++) products[k] = fmaf(__ldg(a.mix + (size_t)k * width + i), x, products[k]);
@@ -45,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) collapse_for_head(const __
     for (int i = threadIdx.x; i < a.hidden; i += THREADS) {
         float sum = 0.f;
         #pragma unroll
-        for (int k = 0; k < STREAMS; k++) sum = fmaf(pre[k], __ldg(own + k * a.hidden + i), sum);
+        for (int k = 0; k < STREAMS; k++) sum = fmaf(pre[k], own[k * a.hidden + i], sum);
         out[i] = sum;
         squares = fmaf(sum, sum, squares);
     }

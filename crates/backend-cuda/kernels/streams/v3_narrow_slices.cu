@@ -82,6 +82,7 @@ __device__ __forceinline__ void mix_in(const StreamsArgs& a, int token, int dim,
 
 // Grid: slices, tokens over TOKENS.
 extern "C" __global__ void __launch_bounds__(MIX_THREADS) mix(const __grid_constant__ StreamsArgs a) {
+    let_next_begin();
     __shared__ __align__(16) float mixed[TOKENS][COLUMNS];       // [token][stream, dim]
     const int first = blockIdx.y * TOKENS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int column = blockIdx.x * SLICE + 4 * lane % SLICE;    // of the lane's stream, and the next three
@@ -92,6 +93,7 @@ extern "C" __global__ void __launch_bounds__(MIX_THREADS) mix(const __grid_const
         weights[r] = make_float4(0.f, 0.f, 0.f, 0.f);
         if (a.mix && column < a.hidden) weights[r] = __ldg((const float4*)(a.mix + row * a.hidden + column));
     }
+    wait_for_launch_before();
     const int dim = blockIdx.x * SLICE + lane, own = first + warp;
     float x[STREAMS] = {0.f, 0.f, 0.f, 0.f};
     if (dim < a.hidden && own < a.tokens) mix_in(a, own, dim, x);
@@ -133,7 +135,7 @@ __device__ __forceinline__ float product_of_warp(const StreamsArgs& a, int token
         #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int slice = from + i * WARPS;
-            loaded[i] = slice < a.slices && lane <= SITE_ROWS ? __ldg(partial + slice * PARTIALS) : 0.f;
+            loaded[i] = slice < a.slices && lane <= SITE_ROWS ? load_global_float(partial + slice * PARTIALS) : 0.f;
         }
         #pragma unroll
         for (int i = 0; i < 8; i++) sum += loaded[i];
@@ -168,22 +170,28 @@ __device__ __forceinline__ void leave_mixing(const StreamsArgs& a, float coeffic
 
 // x = sum of pre[i] X[i], then normed with the gain. Grid: tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) enter(const __grid_constant__ StreamsArgs a) {
+    let_next_begin();
     __shared__ float of_warps[WARPS][PARTIALS], parts[WARPS], pre[STREAMS];
     const int token = blockIdx.x, hidden = a.hidden, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const float* streams = a.streams + (size_t)token * STREAMS * hidden;
     float4 own[CHUNKS][STREAMS], gain[CHUNKS];
+    float scale = 0.f, base = 0.f, coefficient = 0.f, squares = 0.f;   // a row's in its lane, of the first warp
+    if (warp == 0 && lane < SITE_ROWS) {
+        scale = __ldg(a.scale + min(lane / STREAMS, 2));
+        base = __ldg(a.base + lane);
+    }
+    #pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        const int dim = c * CHUNK + 4 * threadIdx.x;
+        if (dim < hidden) gain[c] = __ldg((const float4*)(a.gain + dim));
+    }
+    wait_for_launch_before();
     #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         const int dim = c * CHUNK + 4 * threadIdx.x;
         if (dim >= hidden) continue;
         #pragma unroll
-        for (int k = 0; k < STREAMS; k++) own[c][k] = __ldg((const float4*)(streams + k * hidden + dim));
-        gain[c] = __ldg((const float4*)(a.gain + dim));
-    }
-    float scale = 0.f, base = 0.f, coefficient = 0.f, squares = 0.f;   // a row's in its lane, of the first warp
-    if (warp == 0 && lane < SITE_ROWS) {
-        scale = __ldg(a.scale + min(lane / STREAMS, 2));
-        base = __ldg(a.base + lane);
+        for (int k = 0; k < STREAMS; k++) own[c][k] = load_global_float4(streams + k * hidden + dim);
     }
     of_warps[warp][lane] = product_of_warp(a, token);
     __syncthreads();

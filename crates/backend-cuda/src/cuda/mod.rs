@@ -10,7 +10,7 @@ mod pinned;
 mod stream;
 
 pub use device::{Device, DeviceFacts, devices};
-pub use module::{Grid, Kernel, KernelFacts};
+pub use module::{Begins, Grid, Kernel, KernelFacts};
 pub use nvrtc::{Compiled, Compiler, Header};
 pub use pinned::PinnedMemory;
 pub use stream::{Event, Graph, Stream};

@@ -16,6 +16,16 @@ pub struct Kernel {
     function: sys::CUfunction,
     threads: u32,
     shared_bytes: u32,
+    begins: Begins,
+}
+
+/// When a launch may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// When what was queued before has ended.
+    InOrder,
+    /// When the blocks of the launch before let it: the kernel waits by itself where it has to (programmatic dependent launch).
+    Early,
 }
 
 // SAFETY: the driver takes a function's handle from any thread.
@@ -54,6 +64,7 @@ impl Kernel {
         name: &str,
         threads: u32,
         shared_bytes: u32,
+        begins: Begins,
     ) -> Result<Self, CudaError> {
         device.make_current()?;
         let c_name = CString::new(name).map_err(|_| CudaError::ZeroByte { what: name.into() })?;
@@ -71,7 +82,7 @@ impl Kernel {
                 sys::cuFuncSetAttribute(function, attribute, room.max(shared_bytes as i32)),
             )?;
         }
-        Ok(Kernel { device, function, threads, shared_bytes })
+        Ok(Kernel { device, function, threads, shared_bytes, begins })
     }
 
     pub fn facts(&self) -> Result<KernelFacts, CudaError> {
@@ -109,21 +120,26 @@ impl Kernel {
     pub unsafe fn launch(&self, stream: &Stream, grid: Grid, arguments: &[u8]) -> Result<(), CudaError> {
         self.device.make_current()?;
         let mut parameters = [arguments.as_ptr().cast_mut().cast()];
-        // SAFETY: the driver copies the parameter during the call; what it points to is the caller's word, above.
-        check("cuLaunchKernel", unsafe {
-            sys::cuLaunchKernel(
-                self.function,
-                grid.0,
-                grid.1,
-                grid.2,
-                self.threads,
-                1,
-                1,
-                self.shared_bytes,
-                stream.raw(),
-                parameters.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.0,
+            gridDimY: grid.1,
+            gridDimZ: grid.2,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream.raw(),
+            attrs: &mut early,
+            numAttrs: u32::from(self.begins == Begins::Early),
+        };
+        // SAFETY: the driver copies configuration and parameter during the call; what it points to is the caller's word, above.
+        check("cuLaunchKernelEx", unsafe {
+            sys::cuLaunchKernelEx(&config, self.function, parameters.as_mut_ptr(), std::ptr::null_mut())
         })
     }
 }

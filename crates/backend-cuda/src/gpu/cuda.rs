@@ -6,7 +6,9 @@ use super::{
 };
 use crate::archive;
 use crate::cubins::{Cubins, Source};
-use crate::cuda::{self, Compiler, CudaError, Device, DeviceFacts, Event, KernelFacts, PinnedMemory, Stream};
+use crate::cuda::{
+    self, Begins, Compiler, CudaError, Device, DeviceFacts, Event, KernelFacts, PinnedMemory, Stream,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -142,7 +144,9 @@ impl Gpu for CudaGpu {
 
     fn load(&self, source: &Source, entry: &str, shape: Shape) -> Result<Box<dyn Kernel>, GpuError> {
         let cubin = self.cubin(source)?;
-        let kernel = cuda::Kernel::load(self.device, &cubin, entry, shape.threads, shape.shared_bytes);
+        let begins = if source.waits_for_launch_before() { Begins::Early } else { Begins::InOrder };
+        let kernel =
+            cuda::Kernel::load(self.device, &cubin, entry, shape.threads, shape.shared_bytes, begins);
         let name = || source.name.clone();
         let kernel = kernel.map_err(|error| match error {
             CudaError::Image { .. } => GpuError::KernelRefused {
