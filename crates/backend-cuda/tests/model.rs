@@ -254,10 +254,10 @@ fn the_tile_kernels_are_taken_for_every_matrix_that_they_take() {
     let model = open(FP8FP4);
     const TILES: [(&str, usize); 6] = [
         // Inputs, queries, groups of heads, output, gate; and the head.
-        ("dense_v2_w8_m1_n1_s4 dense", 11),
-        ("dense_v2_w8_m1_n2_s4 dense", 11),
-        ("experts_v2_w4_m2_n1_s4 up", 4),
-        ("experts_v2_w4_m2_n1_s4 down", 4),
+        ("dense_v3_r8c1t1_m1n1_b128_s3 dense", 11),
+        ("dense_v3_r8c1t1_m1n2_b64_s4 dense", 11),
+        ("experts_v3_r4c1t1_m2n1_b64_s4 up", 4),
+        ("experts_v3_r4c1t1_m2n1_b64_s4 down", 4),
         ("matmul_sort sort", 4),
         ("matmul_sort combine", 4),
     ];
