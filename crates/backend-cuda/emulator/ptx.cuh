@@ -3,6 +3,7 @@
 #pragma once
 #include "types.cuh"
 #include <sched.h>
+#include <time.h>
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
@@ -273,6 +274,14 @@ inline void store_shared_u8(u32 address, u32 v) { emulator::store_shared(address
 
 inline u32 load_acquire_system(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline void store_release_system(u32* at, u32 v) { __atomic_store_n(at, v, __ATOMIC_RELEASE); }
+inline void load_relaxed_system(const u64* at, u64& first, u64& second) {
+    first = __atomic_load_n(at, __ATOMIC_RELAXED);
+    second = __atomic_load_n(at + 1, __ATOMIC_RELAXED);
+}
+inline void store_relaxed_system(u64* at, u64 first, u64 second) {
+    __atomic_store_n(at, first, __ATOMIC_RELAXED);
+    __atomic_store_n(at + 1, second, __ATOMIC_RELAXED);
+}
 inline float4 load_past_l1(const float4* at) { return *at; }
 inline float load_past_l1(const float* at) { return *at; }
 // The peer runs on another thread of this host: waiting for it is no sign of being stuck.
@@ -280,4 +289,9 @@ inline void pause_for_a_peer() {
     emulator::progress();
     sched_yield();
     emulator::poll("a peer");
+}
+inline u64 nanoseconds() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000000u + now.tv_nsec;
 }

@@ -38,8 +38,18 @@ fn on_cpu(model: &Arc<Model>, numerics: Numerics, rehearsal: Rehearsal) -> CpuBa
 }
 
 fn on_device(model: &Arc<Model>, numerics: Numerics, rehearsal: Rehearsal) -> Option<CudaBackend> {
-    let gpu = match EmulatedGpu::new(Order::Ascending) {
-        Ok(gpu) => Arc::new(gpu) as Arc<dyn Gpu>,
+    on_devices(1, model, numerics, rehearsal)
+}
+
+fn on_devices(
+    ranks: usize,
+    model: &Arc<Model>,
+    numerics: Numerics,
+    rehearsal: Rehearsal,
+) -> Option<CudaBackend> {
+    let gpu = |_| EmulatedGpu::new(Order::Ascending).map(|gpu| Arc::new(gpu) as Arc<dyn Gpu>);
+    let gpus = match (0..ranks).map(gpu).collect() {
+        Ok(gpus) => gpus,
         Err(error) => {
             eprintln!("SKIPPED: nothing was rehearsed on the emulator ({error})");
             return None;
@@ -52,7 +62,7 @@ fn on_device(model: &Arc<Model>, numerics: Numerics, rehearsal: Rehearsal) -> Op
         company: Company::Any,
         rehearsal: Some(rehearsal),
     };
-    Some(CudaBackend::new(model, options, vec![gpu]).unwrap())
+    Some(CudaBackend::new(model, options, gpus).unwrap())
 }
 
 /// One token for each of some sequences behind contexts that nobody computed.
@@ -101,10 +111,31 @@ fn a_plan_that_asks_is_told_its_time_by_family_and_others_are_not() {
         assert!(result.rows.iter().all(|row| row.tokens.len() == 1 && row.failure.is_none()), "{result:?}");
         let told: Vec<Family> = result.families.iter().map(|(family, _)| *family).collect();
         // This shape has no window layer, and no peers.
-        let expected = Family::ALL
-            .into_iter()
-            .filter(|family| is_told && !matches!(family, Family::WindowAttention | Family::Reduce));
+        let expected = Family::ALL.into_iter().filter(|family| {
+            is_told && !matches!(family, Family::WindowAttention | Family::Reduce | Family::Wait)
+        });
         assert_eq!(told, expected.collect::<Vec<_>>());
+        let all: std::time::Duration = result.families.iter().map(|(_, time)| *time).sum();
+        assert!(all <= result.device_time, "{all:?} of {:?}", result.device_time);
+    }
+}
+
+#[test]
+fn all_ranks_are_told_their_sums_and_what_they_wait_apart() {
+    let rehearsal = Rehearsal { of_ranks: 2, seed: 1 };
+    let drawn =
+        Wanted::Token { sampling: Arc::new(Sampling::default()), seen: Vec::new(), choice: Choice::Free };
+    for (timing, is_told) in [(Timing::Off, false), (Timing::ByFamily, true)] {
+        let Some(mut devices) = on_devices(2, &model(), Numerics::default(), rehearsal) else { return };
+        let result = step(&mut devices, &drawn, timing);
+        assert!(result.rows.iter().all(|row| row.tokens.len() == 1 && row.failure.is_none()), "{result:?}");
+        for family in [Family::Reduce, Family::Wait] {
+            assert_eq!(
+                result.families.iter().filter(|(told, _)| *told == family).count(),
+                usize::from(is_told)
+            );
+        }
+        assert_eq!(result.peers_wait.is_some(), is_told);
         let all: std::time::Duration = result.families.iter().map(|(_, time)| *time).sum();
         assert!(all <= result.device_time, "{all:?} of {:?}", result.device_time);
     }

@@ -44,12 +44,14 @@ pub enum Family {
     ExpertsDown,
     Head,
     Sample,
-    /// Sums over ranks.
+    /// Sums over ranks, but for what a rank waits in them.
     Reduce,
+    /// For peers, in sums: until they have delivered.
+    Wait,
 }
 
 impl Family {
-    pub const ALL: [Family; 21] = [
+    pub const ALL: [Family; 22] = [
         Family::Copies,
         Family::Schedule,
         Family::Embed,
@@ -71,6 +73,7 @@ impl Family {
         Family::Head,
         Family::Sample,
         Family::Reduce,
+        Family::Wait,
     ];
 
     pub fn name(self) -> &'static str {
@@ -96,6 +99,7 @@ impl Family {
             Family::Head => "head",
             Family::Sample => "sample",
             Family::Reduce => "reduce",
+            Family::Wait => "wait",
         }
     }
 }

@@ -105,6 +105,8 @@ pub struct StepResult {
     pub device_time: Duration,
     /// On the device, of rank 0, where the plan asked for it and the backend can tell; each at most once.
     pub families: Vec<(Family, Duration)>,
+    /// Told with them, of several ranks: how long another than rank 0 waited for its peers, the one that waited longest.
+    pub peers_wait: Option<Duration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

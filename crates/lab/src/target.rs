@@ -120,6 +120,8 @@ pub enum Metric {
     /// The part of a step in which the device worked, and the part in which it did not: medians of the run.
     DeviceMs,
     HostGapMs,
+    /// Of ranks other than the first, the part of a step in which they waited for their peers: the one that waited longest.
+    PeersWaitMs,
     /// From sending a request to its first token: the median of the run.
     FirstTokenMs,
     FirstTokenMsP99,
@@ -149,7 +151,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    pub const ALL: [Metric; 25] = [
+    pub const ALL: [Metric; 26] = [
         Metric::TokensPerS,
         Metric::PromptTokensPerS,
         Metric::RequestsPerS,
@@ -158,6 +160,7 @@ impl Metric {
         Metric::StepMsP99,
         Metric::DeviceMs,
         Metric::HostGapMs,
+        Metric::PeersWaitMs,
         Metric::FirstTokenMs,
         Metric::FirstTokenMsP99,
         Metric::TokenGapMs,
@@ -188,6 +191,7 @@ impl Metric {
             Metric::StepMsP99 => "step ms p99",
             Metric::DeviceMs => "device ms",
             Metric::HostGapMs => "host gap ms",
+            Metric::PeersWaitMs => "peers wait ms",
             Metric::FirstTokenMs => "TTFT ms",
             Metric::FirstTokenMsP99 => "TTFT ms p99",
             Metric::TokenGapMs => "gap ms",
@@ -221,6 +225,7 @@ impl Metric {
             | Metric::StepMsP99
             | Metric::DeviceMs
             | Metric::HostGapMs
+            | Metric::PeersWaitMs
             | Metric::FirstTokenMs
             | Metric::FirstTokenMsP99
             | Metric::TokenGapMs

@@ -103,6 +103,24 @@ fn what_cannot_be_is_refused_in_one_line() {
 
 #[cfg(feature = "gpu-emulator")]
 #[test]
+fn ranks_on_devices_tell_their_sums_and_waits_apart() {
+    if std::process::Command::new("c++").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: the emulator needs c++");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--backend", "cuda-emulator", "--tp", "2", "--batch", "1,2", "--context", "300"];
+    let report = report(&bench(folder.path(), &[&flags[..], &["--repeats", "1", "--json"]].concat()));
+    assert!(report["settings"]["backend"].as_str().unwrap().contains("2 ranks"), "{report}");
+    assert!(medians(&report["works"][0], "peers_wait_ms").all(|ms| ms > 0.0), "{report}");
+    let families = report["profile"]["families"].as_array().unwrap();
+    for name in ["reduce", "wait"] {
+        assert!(families.iter().any(|family| family["name"] == name), "{name}: {report}");
+    }
+}
+
+#[cfg(feature = "gpu-emulator")]
+#[test]
 fn a_rank_on_a_device_leaves_out_what_does_not_fit() {
     if std::process::Command::new("c++").arg("--version").output().is_err() {
         eprintln!("SKIPPED: the emulator needs c++");

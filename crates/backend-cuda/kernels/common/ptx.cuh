@@ -246,6 +246,13 @@ __device__ __forceinline__ u32 load_acquire_system(const u32* at) {
 __device__ __forceinline__ void store_release_system(u32* at, u32 v) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
+// Two such words of 8 bytes, one after the other; each is whole whenever it is seen, and speaks for nothing but itself.
+__device__ __forceinline__ void load_relaxed_system(const u64* at, u64& first, u64& second) {
+    asm volatile("ld.relaxed.sys.global.v2.b64 {%0,%1}, [%2];" : "=l"(first), "=l"(second) : "l"(at) : "memory");
+}
+__device__ __forceinline__ void store_relaxed_system(u64* at, u64 first, u64 second) {
+    asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1,%2};" ::"l"(at), "l"(first), "l"(second) : "memory");
+}
 // What another device may just have written: this one's first-level cache knows nothing of it.
 __device__ __forceinline__ float4 load_past_l1(const float4* at) {
     float4 v;
@@ -259,3 +266,8 @@ __device__ __forceinline__ float load_past_l1(const float* at) {
 }
 // In a loop that waits for one.
 __device__ __forceinline__ void pause_for_a_peer() { asm volatile("nanosleep.u32 20;" ::: "memory"); }
+__device__ __forceinline__ u64 nanoseconds() {
+    u64 v;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(v) :: "memory");
+    return v;
+}

@@ -323,6 +323,23 @@ pub struct Reduce {
     pub outboxes: [DeviceAddress; REDUCE_RANKS_MAX],
     pub words: [DeviceAddress; REDUCE_RANKS_MAX],
     pub abandoned: DeviceAddress,
+    pub waited: DeviceAddress,
+    pub slot: i64,
+    pub len: i32,
+    pub rank: i32,
+    pub ranks: i32,
+    pub unused: i32,
+}
+
+/// `kernels/reduce/v2_push.cu`
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Push {
+    pub x: DeviceAddress,
+    pub inboxes: [DeviceAddress; REDUCE_RANKS_MAX],
+    pub counts: DeviceAddress,
+    pub abandoned: DeviceAddress,
+    pub waited: DeviceAddress,
     pub slot: i64,
     pub len: i32,
     pub rank: i32,

@@ -6,7 +6,7 @@ use super::inputs::DrawsOn;
 use super::limits::{self, Unsupported};
 use super::memory::RankMemory;
 use super::pools::DevicePools;
-use super::sums::Outbox;
+use super::sums::Mailbox;
 use super::weights::DeviceWeights;
 use super::{Company, CudaOptions};
 use crate::gpu::{Gpu, GpuError, GpuFacts, Tally};
@@ -164,7 +164,7 @@ impl<'a> Planner<'a> {
         let options = CudaOptions { numerics, capacity, tokens_max, company, rehearsal: None };
         let all_bytes = bytes_of(rank.gpu, |gpu| {
             if self.ranks.len() > 1 {
-                Outbox::new(gpu, self.ranks.len())?;
+                Mailbox::new(gpu, self.ranks.len())?;
             }
             RankMemory::take(gpu, self.model, options, &rank.shard, draws_on).map(|_| ())
         })?;

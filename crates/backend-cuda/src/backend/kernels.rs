@@ -47,6 +47,7 @@ pub fn sources() -> Vec<Source> {
         around_decode_source(),
         sample_source(),
         reduce_source(),
+        push_source(),
         index_tiles_source(1),
         index_tiles_source(2),
         index_tiles_source(4),
@@ -103,6 +104,10 @@ fn sample_source() -> Source {
 
 pub(super) fn reduce_source() -> Source {
     source("reduce_v1", file!("reduce/v1_one_shot.cu"))
+}
+
+pub(super) fn push_source() -> Source {
+    source("reduce_v2", file!("reduce/v2_push.cu"))
 }
 
 pub(crate) fn index_select_source() -> Source {

@@ -34,7 +34,7 @@ pub use budget::{Budget, BudgetError, CacheSize, Demand, Obstacle, RESERVE_BYTES
 pub use kernels::{attention_tiles_shape, sources};
 pub use limits::Unsupported;
 pub use rank::RankError;
-pub(crate) use sums::Sums;
+pub(crate) use sums::{Sums, Way};
 
 use crate::gpu::{Gpu, GpuError};
 use loading::Progress;

@@ -170,6 +170,7 @@ impl Rank for CudaRank {
 
     fn forward(&mut self, plan: &StepPlan) -> Result<(), RankError> {
         self.stopwatch.start(plan.timing);
+        self.sums.time_waits(plan.timing)?;
         self.stopwatch.enter(Family::Copies)?;
         for op in &plan.page_ops {
             self.pools.apply(&self.kernels, *op)?;
@@ -230,7 +231,14 @@ impl Rank for CudaRank {
     }
 
     fn families(&mut self) -> Result<Vec<(Family, Duration)>, RankError> {
-        Ok(self.stopwatch.read()?)
+        let mut families = self.stopwatch.read()?;
+        let waited = self.sums.waited()?;
+        let sums = families.iter_mut().find(|(family, _)| *family == Family::Reduce);
+        if let (Some((_, time)), Some(waited)) = (sums, waited) {
+            *time = time.saturating_sub(waited);
+            families.push((Family::Wait, waited));
+        }
+        Ok(families)
     }
 
     fn follow(&mut self, _: &StepPlan) -> Result<(), RankError> {

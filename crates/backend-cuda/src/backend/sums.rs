@@ -1,50 +1,91 @@
-//! Sums over all ranks: on the devices where each reaches the others' memory, else by way of the host. Both add in the order
+//! Sums over all ranks: on the devices where each reaches the others' memory, else by way of the host. All ways add in the order
 //! of ranks, so they give the same bits.
 //!
 //! A rank that leaves raises a word of its own that kernels look at which wait for it, so nobody does in vain; what they leave behind is no sum, and
 //! the next meeting on the host says who is gone. What ranks share lives until the last of them is gone.
 
 use super::arguments::{self as args, REDUCE_RANKS_MAX};
-use super::kernels::{Launcher, REDUCE_THREADS, reduce_source};
+use super::kernels::{Launcher, REDUCE_THREADS, push_source, reduce_source};
 use super::rank::RankError;
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError, Grid, SharedWords};
-use overshot_backend::Member;
+use overshot_backend::{Member, Timing};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Numbers that are summed in one launch.
-const SLOT: usize = 1 << 20;
+/// Numbers that are pulled in one launch.
+const PULL_SLOT: usize = 1 << 20;
+/// Most numbers that are pushed: 64 tokens of Flash. Where pulling becomes quicker has not been measured: `gpu-check sums` does.
+const PUSH_SLOT: usize = 1 << 18;
 /// Most blocks of a launch: enough to fill a link.
 const BLOCKS_MAX: usize = 32;
+/// Numbers that a block pushes without turning back.
+const PUSHED_BY_BLOCK: usize = 2 * REDUCE_THREADS as usize;
 
-/// What a rank's peers read, and where they tell it that they have delivered.
-pub struct Outbox {
-    numbers: Buffer<f32>,
-    words: Buffer<u32>,
+/// How numbers get from device to device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Each rank reads what its peers have laid out: as few bytes as can be.
+    Pull,
+    /// Each rank writes to its peers: as little waiting as can be.
+    Push,
 }
 
-impl Outbox {
+impl Way {
+    pub fn of(len: usize) -> Self {
+        if Way::Push.takes(len) { Way::Push } else { Way::Pull }
+    }
+
+    pub fn takes(self, len: usize) -> bool {
+        self == Way::Pull || len <= PUSH_SLOT
+    }
+}
+
+/// What a rank has on its device for its peers and for itself.
+pub struct Mailbox {
+    outbox: Buffer<f32>,
+    words: Buffer<u32>,
+    /// A number and the count of its launch each.
+    inbox: Buffer<u64>,
+    counts: Buffer<u32>,
+    /// Nanoseconds that its kernels have waited for peers.
+    waited: Buffer<u64>,
+}
+
+impl Mailbox {
     pub fn new(gpu: &Arc<dyn Gpu>, ranks: usize) -> Result<Self, GpuError> {
-        Ok(Outbox {
-            numbers: Buffer::new(gpu, 2 * SLOT)?,
+        Ok(Mailbox {
+            outbox: Buffer::new(gpu, 2 * PULL_SLOT)?,
             words: Buffer::zeroed(gpu, (ranks + 1) * BLOCKS_MAX)?,
+            inbox: Buffer::zeroed(gpu, ranks * 2 * PUSH_SLOT)?,
+            counts: Buffer::zeroed(gpu, 2)?,
+            waited: Buffer::zeroed(gpu, 1)?,
         })
     }
 }
 
-/// All outboxes of a group by rank, and the words that tell of ranks that left.
+/// All mailboxes of a group by rank, and the words that tell of ranks that left.
 struct Group {
-    outboxes: Vec<Outbox>,
+    mailboxes: Vec<Mailbox>,
     abandoned: Box<dyn SharedWords>,
-    /// The same of all ranks and launches; few enough for every device to run all of them at once beside other work.
+    /// Of a launch, on all ranks; few enough for every device to run all of them at once beside other work.
     blocks: u32,
+}
+
+impl Group {
+    fn by_rank(&self, address: fn(&Mailbox) -> DeviceAddress) -> [DeviceAddress; REDUCE_RANKS_MAX] {
+        std::array::from_fn(|rank| self.mailboxes.get(rank).map_or(DeviceAddress::NULL, address))
+    }
 }
 
 /// A rank's place in a group of devices.
 struct Place {
     rank: usize,
     gpu: Arc<dyn Gpu>,
-    kernel: Launcher<args::Reduce>,
+    pull: Launcher<args::Reduce>,
+    push: Launcher<args::Push>,
     group: Arc<Group>,
+    /// What its kernels had waited before the plan whose waits are timed.
+    waited_before: Option<u64>,
 }
 
 /// How a rank sums.
@@ -61,18 +102,19 @@ impl Sums {
         if !(2..=REDUCE_RANKS_MAX).contains(&ranks) || !all_reach_all(gpus)? {
             return Ok((0..ranks).map(|_| Sums { ranks, place: None }).collect());
         }
-        let outboxes = gpus.iter().map(|gpu| Outbox::new(gpu, ranks)).collect::<Result<Vec<_>, _>>()?;
-        // Words are zero before a peer's kernel sets one.
+        let mailboxes = gpus.iter().map(|gpu| Mailbox::new(gpu, ranks)).collect::<Result<Vec<_>, _>>()?;
+        // What must be zero is, before a peer's kernel writes there.
         gpus.iter().try_for_each(|gpu| gpu.synchronize())?;
         let mut blocks = BLOCKS_MAX as u32;
         for gpu in gpus {
             blocks = blocks.min(gpu.facts()?.multiprocessors / 4).max(1);
         }
-        let group = Arc::new(Group { outboxes, abandoned: gpus[0].shared_words(ranks)?, blocks });
+        let group = Arc::new(Group { mailboxes, abandoned: gpus[0].shared_words(ranks)?, blocks });
         let place = |(rank, gpu): (usize, &Arc<dyn Gpu>)| {
-            let kernel = Launcher::load(&**gpu, &reduce_source(), "reduce", REDUCE_THREADS)?;
-            let place = Place { rank, gpu: gpu.clone(), kernel, group: group.clone() };
-            Ok(Sums { ranks, place: Some(place) })
+            let pull = Launcher::load(&**gpu, &reduce_source(), "reduce", REDUCE_THREADS)?;
+            let push = Launcher::load(&**gpu, &push_source(), "push", REDUCE_THREADS)?;
+            let (gpu, group) = (gpu.clone(), group.clone());
+            Ok(Sums { ranks, place: Some(Place { rank, gpu, pull, push, group, waited_before: None }) })
         };
         gpus.iter().enumerate().map(place).collect()
     }
@@ -93,6 +135,17 @@ impl Sums {
         x: &mut Buffer<f32>,
         len: usize,
     ) -> Result<(), RankError> {
+        self.all_reduce_by(Way::of(len), member, x, len)
+    }
+
+    /// By a way that takes so many, where devices reach each other.
+    pub fn all_reduce_by(
+        &self,
+        way: Way,
+        member: Option<&Member>,
+        x: &mut Buffer<f32>,
+        len: usize,
+    ) -> Result<(), RankError> {
         match (member, &self.place) {
             (None, _) => Ok(()),
             (Some(member), None) => {
@@ -100,8 +153,26 @@ impl Sums {
                 member.all_reduce(x.copy_out_range(0..len)?, &mut sum)?;
                 Ok(x.copy_in(&sum)?)
             }
-            (Some(_), Some(place)) => Ok(place.reduce(x, len)?),
+            (Some(_), Some(place)) if way == Way::Push => Ok(place.push(x, len)?),
+            (Some(_), Some(place)) => Ok(place.pull(x, len)?),
         }
+    }
+
+    /// Whether it is told how long kernels of the next plan wait for peers. Waits for the device if so.
+    pub fn time_waits(&mut self, timing: Timing) -> Result<(), GpuError> {
+        let Some(place) = &mut self.place else { return Ok(()) };
+        place.waited_before = match timing {
+            Timing::Off => None,
+            Timing::ByFamily => Some(place.waited()?),
+        };
+        Ok(())
+    }
+
+    /// Of a plan that was to be told, on devices that reach each other. Waits for the device.
+    pub fn waited(&self) -> Result<Option<Duration>, GpuError> {
+        let Some(place) = &self.place else { return Ok(None) };
+        let Some(before) = place.waited_before else { return Ok(None) };
+        Ok(Some(Duration::from_nanos(place.waited()?.saturating_sub(before))))
     }
 }
 
@@ -118,25 +189,54 @@ fn all_reach_all(gpus: &[Arc<dyn Gpu>]) -> Result<bool, GpuError> {
 }
 
 impl Place {
-    fn reduce(&self, x: &Buffer<f32>, len: usize) -> Result<(), GpuError> {
-        let Group { outboxes, abandoned, blocks } = &*self.group;
+    fn mailbox(&self) -> &Mailbox {
+        &self.group.mailboxes[self.rank]
+    }
+
+    fn waited(&self) -> Result<u64, GpuError> {
+        Ok(self.mailbox().waited.copy_out()?.first().copied().unwrap_or_default())
+    }
+
+    /// Null where nobody asks.
+    fn clock(&self) -> DeviceAddress {
+        self.waited_before.map_or(DeviceAddress::NULL, |_| self.mailbox().waited.address())
+    }
+
+    fn pull(&self, x: &Buffer<f32>, len: usize) -> Result<(), GpuError> {
+        let group = &*self.group;
         let mut reduce = args::Reduce {
-            abandoned: abandoned.address(),
-            slot: SLOT as i64,
+            outboxes: group.by_rank(|mailbox| mailbox.outbox.address()),
+            words: group.by_rank(|mailbox| mailbox.words.address()),
+            abandoned: group.abandoned.address(),
+            waited: self.clock(),
+            slot: PULL_SLOT as i64,
             rank: self.rank as i32,
-            ranks: outboxes.len() as i32,
+            ranks: group.mailboxes.len() as i32,
             ..args::Reduce::default()
         };
-        let by_rank = |address: fn(&Outbox) -> DeviceAddress| {
-            std::array::from_fn(|rank| outboxes.get(rank).map_or(DeviceAddress::NULL, address))
-        };
-        reduce.outboxes = by_rank(|outbox| outbox.numbers.address());
-        reduce.words = by_rank(|outbox| outbox.words.address());
-        for first in (0..len).step_by(SLOT) {
-            (reduce.x, reduce.len) = (x.at(first), SLOT.min(len - first) as i32);
-            self.kernel.launch(Grid(*blocks, 1, 1), &reduce)?;
+        for first in (0..len).step_by(PULL_SLOT) {
+            (reduce.x, reduce.len) = (x.at(first), PULL_SLOT.min(len - first) as i32);
+            self.pull.launch(Grid(group.blocks, 1, 1), &reduce)?;
         }
         Ok(())
+    }
+
+    fn push(&self, x: &Buffer<f32>, len: usize) -> Result<(), GpuError> {
+        let group = &*self.group;
+        let push = args::Push {
+            x: x.address(),
+            inboxes: group.by_rank(|mailbox| mailbox.inbox.address()),
+            counts: self.mailbox().counts.address(),
+            abandoned: group.abandoned.address(),
+            waited: self.clock(),
+            slot: PUSH_SLOT as i64,
+            len: len as i32,
+            rank: self.rank as i32,
+            ranks: group.mailboxes.len() as i32,
+            unused: 0,
+        };
+        let blocks = (len.div_ceil(PUSHED_BY_BLOCK) as u32).min(group.blocks);
+        self.push.launch(Grid(blocks, 1, 1), &push)
     }
 }
 
@@ -182,10 +282,10 @@ mod tests {
 
     #[test]
     fn all_ranks_get_the_bits_that_the_host_would_give() {
-        for ranks in [2, 4] {
+        for (ranks, way) in [(2, Way::Pull), (4, Way::Pull), (2, Way::Push), (4, Way::Push)] {
             let Some(gpus) = devices(ranks) else { return };
             let mut random = rng();
-            let lengths = [1, 3, 4, 130, 4099, 2, 70_001, 5];
+            let lengths = [1, 3, 4, 130, 4099, 2, 70_001, 5, 1];
             let mut summand = |len| (0..len).map(|_| (random.f32() - 0.5) * 1e3).collect::<Vec<f32>>();
             let summands: Vec<Vec<Vec<f32>>> =
                 lengths.iter().map(|len| (0..ranks).map(|_| summand(*len)).collect()).collect();
@@ -193,7 +293,7 @@ mod tests {
                 let mut reduce = |of_rank: &Vec<Vec<f32>>| {
                     let mut x = Buffer::of(gpu, &of_rank[rank]).unwrap();
                     let len = x.len();
-                    sums.all_reduce(Some(&member), &mut x, len).unwrap();
+                    sums.all_reduce_by(way, Some(&member), &mut x, len).unwrap();
                     x.copy_out().unwrap()
                 };
                 summands.iter().map(&mut reduce).collect::<Vec<_>>()
@@ -203,22 +303,49 @@ mod tests {
                 for other in &of_rank[1..] {
                     expected.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
                 }
-                assert!(answers.iter().all(|answer| answer[at] == expected), "{} numbers", lengths[at]);
+                assert!(
+                    answers.iter().all(|answer| answer[at] == expected),
+                    "{way:?}: {} numbers",
+                    lengths[at]
+                );
             }
         }
     }
 
     #[test]
     fn nobody_waits_for_a_rank_that_left() {
-        let Some(gpus) = devices(2) else { return };
-        let ends = on_all(&gpus, |rank, member, sums, gpu| {
-            let mut x = Buffer::of(gpu, &[1.0; 8]).unwrap();
-            if rank == 0 {
-                sums.all_reduce(Some(&member), &mut x, 8).unwrap();
-                return member.broadcast_drawn(Vec::new()).is_ok();
-            }
-            true
-        });
-        assert_eq!(ends, [false, true]);
+        for way in [Way::Pull, Way::Push] {
+            let Some(gpus) = devices(2) else { return };
+            let ends = on_all(&gpus, |rank, member, sums, gpu| {
+                let mut x = Buffer::of(gpu, &[1.0; 8]).unwrap();
+                if rank == 0 {
+                    sums.all_reduce_by(way, Some(&member), &mut x, 8).unwrap();
+                    return member.broadcast_drawn(Vec::new()).is_ok();
+                }
+                true
+            });
+            assert_eq!(ends, [false, true], "{way:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_is_told_how_long_it_waited_if_it_asks() {
+        const LATE: Duration = Duration::from_millis(30);
+        for way in [Way::Pull, Way::Push] {
+            let Some(gpus) = devices(2) else { return };
+            let waits = on_all(&gpus, |rank, member, mut sums, gpu| {
+                let mut x = Buffer::of(gpu, &[1.0; 8]).unwrap();
+                let mut told = Vec::new();
+                for timing in [Timing::Off, Timing::ByFamily, Timing::Off] {
+                    sums.time_waits(timing).unwrap();
+                    std::thread::sleep(LATE * rank as u32);
+                    sums.all_reduce_by(way, Some(&member), &mut x, 8).unwrap();
+                    told.push(sums.waited().unwrap());
+                }
+                told
+            });
+            assert!(waits.iter().all(|told| told[0].is_none() && told[2].is_none()), "{way:?}: {waits:?}");
+            assert!(waits[0][1].unwrap() > LATE / 2 && waits[1][1].is_some(), "{way:?}: {waits:?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! `gpu-check sums`: sums over the ranks of several GPUs, checked, then timed: by way of the devices where they reach each other,
-//! else of the host. One JSON object a line.
+//! `gpu-check sums`: sums over the ranks of several GPUs, checked, then timed: by each way of the devices where they reach each
+//! other, else of the host. One JSON object a line.
 
-use crate::backend::{RankError, Sums};
+use crate::backend::{RankError, Sums, Way};
 use crate::gpu::{Buffer, Gpu, GpuError};
 use fastrand::Rng;
 use overshot_backend::Member;
@@ -31,15 +31,15 @@ impl From<RankError> for SumsError {
 struct Line {
     ranks: usize,
     numbers: usize,
-    /// "devices" or "host".
+    /// "push", "pull", or "host".
     by: &'static str,
     us_p50: f64,
     /// Of what each rank brings.
     gbs: f64,
 }
 
-/// A layer's output for 1, 8, 64, 256 and 2,048 tokens of Flash.
-const TOKENS: [usize; 5] = [1, 8, 64, 256, 2048];
+/// A layer's output for so many tokens of Flash.
+const TOKENS: [usize; 7] = [1, 8, 16, 32, 64, 256, 2048];
 const HIDDEN: usize = 4096;
 const ROUNDS: usize = 9;
 /// Sums between two marks.
@@ -47,14 +47,22 @@ const SUMS: usize = 20;
 
 pub fn run(gpus: &[Arc<dyn Gpu>], report: &mut dyn Write) -> Result<(), SumsError> {
     let ranks = gpus.len();
-    for numbers in TOKENS.map(|tokens| tokens * HIDDEN) {
+    let points =
+        TOKENS.iter().flat_map(|tokens| [(Way::Push, tokens * HIDDEN), (Way::Pull, tokens * HIDDEN)]);
+    for (way, numbers) in points.filter(|(way, numbers)| way.takes(*numbers)) {
         let sums = Sums::between(gpus)?;
-        let by = if sums.iter().all(Sums::by_devices) { "devices" } else { "host" };
+        let by = match (sums.iter().all(Sums::by_devices), way) {
+            (true, Way::Push) => "push",
+            (true, Way::Pull) => "pull",
+            (false, Way::Pull) => "host",
+            // Once is enough.
+            (false, Way::Push) => continue,
+        };
         let places = Member::group(ranks).into_iter().zip(sums).zip(gpus).enumerate();
         let times: Vec<Result<Vec<f64>, SumsError>> = std::thread::scope(|scope| {
             let threads: Vec<_> = places
                 .map(|(rank, ((member, sums), gpu))| {
-                    scope.spawn(move || of_rank(rank, &member, &sums, gpu, numbers))
+                    scope.spawn(move || of_rank(rank, &member, &sums, gpu, way, numbers))
                 })
                 .collect();
             // A thread that panicked has been reported by its panic.
@@ -83,11 +91,12 @@ fn of_rank(
     member: &Member,
     sums: &Sums,
     gpu: &Arc<dyn Gpu>,
+    way: Way,
     numbers: usize,
 ) -> Result<Vec<f64>, SumsError> {
     let ranks = sums.ranks();
     let mut x = Buffer::of(gpu, &summand(rank, numbers))?;
-    sums.all_reduce(Some(member), &mut x, numbers)?;
+    sums.all_reduce_by(way, Some(member), &mut x, numbers)?;
     let mut expected = summand(0, numbers);
     for other in 1..ranks {
         expected.iter_mut().zip(summand(other, numbers)).for_each(|(sum, x)| *sum += x);
@@ -100,7 +109,7 @@ fn of_rank(
     let round = |_| {
         timeline.mark(0)?;
         for _ in 0..SUMS {
-            sums.all_reduce(Some(member), &mut x, numbers)?;
+            sums.all_reduce_by(way, Some(member), &mut x, numbers)?;
         }
         timeline.mark(1)?;
         Ok(timeline.microseconds(0, 1)? / SUMS as f64)

@@ -59,7 +59,7 @@ pub trait Rank: Send + 'static {
     /// What keeps this rank from going on.
     fn follow(&mut self, plan: &StepPlan) -> Result<(), Self::Error>;
 
-    /// Rank 0, of a plan that asks for it and was drawn last: its time by family of kernels, where that can be told.
+    /// Of a plan that asks for it and went last: this rank's time by family of kernels, where that can be told.
     ///
     /// # Errors
     /// What keeps this rank from going on.
@@ -223,8 +223,15 @@ impl Backend for Ranks {
             }
         };
         self.under_way.pop_front();
-        reports.into_iter().next().ok_or(BackendError::NothingSubmitted)
+        let mut reports = reports.into_iter();
+        let result = reports.next().ok_or(BackendError::NothingSubmitted)?;
+        let waits = reports.filter_map(|peer| family_time(&peer.families, Family::Wait));
+        Ok(StepResult { peers_wait: waits.max(), ..result })
     }
+}
+
+fn family_time(families: &[(Family, Duration)], wanted: Family) -> Option<Duration> {
+    families.iter().find(|(family, _)| *family == wanted).map(|(_, time)| *time)
 }
 
 impl Drop for Ranks {

@@ -178,11 +178,11 @@ impl Seat {
             }
         };
         let device_time = started.elapsed().saturating_sub(waited);
-        let families: Vec<(Family, Duration)> = match (&self.masks, plan.timing) {
-            (Masks::Come(_), Timing::ByFamily) => rank.families()?,
-            _ => Vec::new(),
+        let families: Vec<(Family, Duration)> = match plan.timing {
+            Timing::ByFamily => rank.families()?,
+            Timing::Off => Vec::new(),
         };
-        Ok(Some(StepResult { number: plan.number, rows, device_time, families }))
+        Ok(Some(StepResult { number: plan.number, rows, device_time, families, peers_wait: None }))
     }
 }
 

@@ -154,7 +154,7 @@ impl Device {
             Timing::ByFamily => vec![(Family::Head, device_time)],
             Timing::Off => Vec::new(),
         };
-        Ok(StepResult { number: plan.number, rows, device_time, families })
+        Ok(StepResult { number: plan.number, rows, device_time, families, ..StepResult::default() })
     }
 }
 

@@ -65,6 +65,7 @@ fn table(work: &WorkSummary) -> Table {
                 Metric::StepMs,
                 Metric::StepMsP99,
                 Metric::HostGapMs,
+                Metric::PeersWaitMs,
                 Metric::FirstTokenMs,
                 Metric::FirstTokenMsP99,
                 Metric::TokensPerDelivery,

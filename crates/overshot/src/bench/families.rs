@@ -2,7 +2,7 @@
 
 use overshot_backend::Family;
 use overshot_lab::stats::Sample;
-use overshot_lab::{LabError, Measurement};
+use overshot_lab::{LabError, Measurement, Metric};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -23,6 +23,21 @@ pub fn set_families<'a>(
     }
     for (family, ms) in times {
         measurement.family_ms.insert(family.to_string(), Sample::new("family times", ms)?.median());
+    }
+    Ok(())
+}
+
+/// The median of how long peers of the first rank waited in such steps; nothing where there are none.
+///
+/// # Errors
+/// Times that are no numbers.
+pub fn set_peers_wait(
+    measurement: &mut Measurement,
+    waits: impl IntoIterator<Item = Duration>,
+) -> Result<(), LabError> {
+    let ms: Vec<f64> = waits.into_iter().map(|wait| wait.as_secs_f64() * 1e3).collect();
+    if !ms.is_empty() {
+        measurement.set(Metric::PeersWaitMs, Sample::new("peers' waits", ms)?.median());
     }
     Ok(())
 }

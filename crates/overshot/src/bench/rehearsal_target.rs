@@ -3,7 +3,7 @@
 //! that filling 256 such caches would take; what it computes means nothing.
 
 use super::engine_target::{STEPS_MIN, WARM_UP_STEPS, most};
-use super::families::{FAMILY_STEPS, set_families};
+use super::families::{FAMILY_STEPS, set_families, set_peers_wait};
 use super::geometry::Geometry;
 use super::step_times::{StepTime, step_times};
 use crate::args::ComputeFlags;
@@ -81,6 +81,7 @@ struct Step {
     period: Duration,
     device_time: Duration,
     families: Vec<(Family, Duration)>,
+    peers_wait: Option<Duration>,
 }
 
 impl Step {
@@ -241,9 +242,9 @@ impl RehearsalTarget {
                 steps.drain(..WARM_UP_STEPS.min(steps.len()));
                 return Ok(steps);
             }
-            let StepResult { device_time, families, .. } = self.collect()?;
+            let StepResult { device_time, families, peers_wait, .. } = self.collect()?;
             under_way -= 1;
-            steps.push(Step { period: ended.elapsed(), device_time, families });
+            steps.push(Step { period: ended.elapsed(), device_time, families, peers_wait });
             ended = Instant::now();
             if steps.len() == WARM_UP_STEPS {
                 started = ended;
@@ -263,6 +264,7 @@ impl RehearsalTarget {
         let bounds = Bounds { most: FAMILY_STEPS, time: Duration::ZERO };
         let timed = self.decode_steps(&batch, bounds, Timing::ByFamily)?;
         set_families(&mut measurement, timed.iter().map(|step| step.families.as_slice()))?;
+        set_peers_wait(&mut measurement, timed.iter().filter_map(|step| step.peers_wait))?;
         self.set_limits(&mut measurement, DecodeShape { rows: count, context: context as usize });
         for set in batch.sets {
             self.kv.free(set)?;
