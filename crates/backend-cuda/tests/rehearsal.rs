@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use overshot_backend::{
-    Backend, Choice, Family, Numerics, Rehearsal, Row, Sampling, StepPlan, StepResult, Timing, Wanted,
+    Backend, Choice, Family, Numerics, Rehearsal, Row, Sampled, Sampling, StepPlan, StepResult, Timing,
+    Wanted,
 };
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_backend_cuda::backend::{Company, CudaBackend, CudaOptions};
@@ -138,5 +139,27 @@ fn all_ranks_are_told_their_sums_and_what_they_wait_apart() {
         assert_eq!(result.peers_wait.is_some(), is_told);
         let all: std::time::Duration = result.families.iter().map(|(_, time)| *time).sum();
         assert!(all <= result.device_time, "{all:?} of {:?}", result.device_time);
+    }
+}
+
+#[test]
+fn two_ranks_draw_what_one_draws() {
+    let model = model();
+    for temperature in [0.0, 1.0] {
+        let sampling = Arc::new(Sampling { temperature, seed: 3, top_logprobs: 5, ..Sampling::default() });
+        let wanted = Wanted::Token { sampling, seen: Vec::new(), choice: Choice::Free };
+        let drawn = |ranks| {
+            let rehearsal = Rehearsal { of_ranks: ranks, seed: 1 };
+            let mut devices = on_devices(ranks, &model, Numerics::EXACT, rehearsal)?;
+            Some(step(&mut devices, &wanted, Timing::Off).rows)
+        };
+        let (Some(one), Some(two)) = (drawn(1), drawn(2)) else { return };
+        for (one, two) in one.iter().zip(&two).map(|(one, two)| (&one.tokens[0], &two.tokens[0])) {
+            assert_eq!(one.token, two.token, "temperature {temperature}");
+            let alternatives =
+                |drawn: &Sampled| drawn.top.iter().map(|(token, _)| *token).collect::<Vec<_>>();
+            assert_eq!(alternatives(one), alternatives(two), "temperature {temperature}");
+            assert!((one.logprob - two.logprob).abs() < 1e-4, "{one:?}, {two:?}");
+        }
     }
 }

@@ -156,7 +156,8 @@ impl<'a> Planner<'a> {
     fn rank_budget(&self, rank: &RankPlan, capacity: PoolCapacity) -> Result<Budget, GpuError> {
         let Demand { numerics, tokens_max, company, .. } = self.demand;
         let spec = &self.model.spec;
-        let draws_on = if self.ranks.len() == 1 { DrawsOn::Device } else { DrawsOn::Host };
+        // Whether devices reach each other is not known here: if not, they take less.
+        let draws_on = if self.ranks.len() == 1 { DrawsOn::Device } else { DrawsOn::Devices };
         let pools =
             |capacity| bytes_of(rank.gpu, |gpu| DevicePools::new(gpu, spec, numerics, capacity).map(|_| ()));
         let pool_bytes = pools(capacity)?;

@@ -2,7 +2,7 @@
 
 use super::arguments as args;
 use crate::gpu::{Buffer, DeviceAddress, Gpu, GpuError};
-use overshot_backend::{Row, StepPlan};
+use overshot_backend::{Row, Shard, StepPlan};
 use overshot_kv::{Pool, PoolCapacity};
 use overshot_model::{LayerKind, RopeFrequencies, Spec};
 use std::ops::Range;
@@ -42,9 +42,22 @@ pub fn parts(plan: &StepPlan, tokens_max: usize) -> Vec<Vec<Piece>> {
 /// Where tokens are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrawsOn {
+    /// That has no peers: among its own tokens.
     Device,
-    /// Of rank 0, which has the logits of all ranks together.
+    /// Of rank 0: the logits of all ranks meet on every device.
+    Devices,
+    /// Of rank 0, where the logits of all ranks meet.
     Host,
+}
+
+impl DrawsOn {
+    /// Logits of a row on a device from which a token may be drawn.
+    pub fn vocab(self, spec: &Spec, shard: &Shard) -> usize {
+        match self {
+            DrawsOn::Device => shard.vocab.len(),
+            DrawsOn::Devices | DrawsOn::Host => spec.vocab_size,
+        }
+    }
 }
 
 /// One part of a plan, laid out for the device.
@@ -80,7 +93,7 @@ impl Layout {
             let row = &plan.rows[piece.row];
             for index in piece.tokens.clone() {
                 if row.wanted_positions().contains(&index) {
-                    let stays = row.draws() && draws_on == DrawsOn::Device;
+                    let stays = row.draws() && draws_on != DrawsOn::Host;
                     let list = if stays { &mut layout.draws } else { &mut layout.wanted };
                     list.push(ids.len() as i32);
                 }

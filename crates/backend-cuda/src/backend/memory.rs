@@ -32,7 +32,7 @@ pub struct RankMemory {
     pub decoding: Option<Decoding>,
     pub space: Workspace,
     pub device_sampler: DeviceSampler,
-    /// Of the rows of the plan under way that draw, `[rows, the rank's vocabulary]`.
+    /// Of the rows of the plan under way that draw, `[rows, vocabulary]`: as much of it as is drawn from.
     pub draw_logits: Buffer<f32>,
 }
 
@@ -49,9 +49,10 @@ impl RankMemory {
         let tokens_max = tokens_max(spec, options);
         // Every row of a plan has a page of its own to write.
         let draws_max = match draws_on {
-            DrawsOn::Device => capacity.pages(Pool::Window),
+            DrawsOn::Device | DrawsOn::Devices => capacity.pages(Pool::Window),
             DrawsOn::Host => 0,
         };
+        let vocab = draws_on.vocab(spec, shard);
         Ok(RankMemory {
             pools: DevicePools::new(gpu, spec, numerics, capacity)?,
             inputs: Inputs::new(gpu, spec, capacity, tokens_max)?,
@@ -59,8 +60,8 @@ impl RankMemory {
             experts: Experts::new(gpu, model, shard, numerics, tokens_max)?,
             decoding: Decoding::new(gpu, spec, shard, CudaOptions { tokens_max, ..options })?,
             space: Workspace::new(gpu, spec, shard, tokens_max, capacity.longest_set_tokens())?,
-            device_sampler: DeviceSampler::new(gpu, shard.vocab.len(), DRAWS_AT_A_TIME.min(draws_max))?,
-            draw_logits: Buffer::new(gpu, draws_max * shard.vocab.len())?,
+            device_sampler: DeviceSampler::new(gpu, vocab, DRAWS_AT_A_TIME.min(draws_max))?,
+            draw_logits: Buffer::new(gpu, draws_max * vocab)?,
         })
     }
 }

@@ -5,8 +5,8 @@
 //! attention of their own (`decoding.rs`).
 //!
 //! With [`Company::Invariant`] a row's results depend on the row alone, to the bit: every sum runs in an order that neither the
-//! batch nor the chunking changes. One device draws its tokens itself; several meet on the host to draw, and for
-//! sums where they do not reach each other's memory (`sums.rs`). Not here yet: graphs.
+//! batch nor the chunking changes. Tokens are drawn on the device of rank 0; several ranks meet on the
+//! host for that, and for sums, where they do not reach each other's memory (`sums.rs`). Not here yet: graphs.
 
 pub(crate) mod arguments;
 mod budget;

@@ -57,11 +57,11 @@ pub struct CudaRank {
     inputs: Inputs,
     space: Workspace,
     stopwatch: Stopwatch,
-    /// Several ranks draw on the host, where their logits meet.
+    draws_on: DrawsOn,
+    /// Of draws on the host.
     sampler: Sampler,
     device_sampler: DeviceSampler,
-    /// Of the rows of the plan under way that draw, `[rows, the rank's vocabulary]`: a rank that draws on its device has no
-    /// peers.
+    /// Of the rows of the plan under way that draw, `[rows, vocabulary]`, where they are drawn from on devices.
     draw_logits: Buffer<f32>,
     /// What the other rows of it want, `[positions, vocab]`; on rank 0.
     logits: Vec<f32>,
@@ -84,7 +84,12 @@ impl CudaRank {
         options.tokens_max = tokens_max(spec, options);
         // What may be missing is looked for before minutes of reading.
         let kernels = Kernels::load(&*gpu, shard.index_heads.len())?;
-        let memory = RankMemory::take(&gpu, &model, options, &shard, draws_on(member.as_ref()))?;
+        let draws_on = match (&member, sums.by_devices()) {
+            (None, _) => DrawsOn::Device,
+            (Some(_), true) => DrawsOn::Devices,
+            (Some(_), false) => DrawsOn::Host,
+        };
+        let memory = RankMemory::take(&gpu, &model, options, &shard, draws_on)?;
         let RankMemory { mut pools, inputs, products, experts, decoding, space, device_sampler, draw_logits } =
             memory;
         if let Some(rehearsal) = options.rehearsal {
@@ -102,6 +107,7 @@ impl CudaRank {
             decoding,
             space,
             stopwatch: Stopwatch::new(&gpu),
+            draws_on,
             sampler: Sampler::default(),
             device_sampler,
             draw_logits,
@@ -115,13 +121,9 @@ impl CudaRank {
     }
 }
 
-fn draws_on(member: Option<&Member>) -> DrawsOn {
-    if member.is_some() { DrawsOn::Host } else { DrawsOn::Device }
-}
-
 impl CudaRank {
     fn draw_on_device(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, RankError> {
-        let vocab = self.shard.vocab.len();
+        let vocab = self.draws_on.vocab(&self.model.spec, &self.shard);
         let draws: Vec<_> = plan
             .rows
             .iter()
@@ -176,10 +178,16 @@ impl Rank for CudaRank {
             self.pools.apply(&self.kernels, *op)?;
         }
         self.logits.clear();
-        let draws_on = draws_on(self.member.as_ref());
+        let draw_vocab = self.draws_on.vocab(&self.model.spec, &self.shard);
         let mut draws_before = 0;
+        let meeting = match self.draws_on {
+            DrawsOn::Devices => plan.rows.iter().filter(|row| row.draws()).count() * draw_vocab,
+            DrawsOn::Device | DrawsOn::Host => 0,
+        };
+        // What is not a rank's own is 0, and the sum of all ranks' is all.
+        self.draw_logits.fill_first(meeting, 0)?;
         for part in parts(plan, self.options.tokens_max) {
-            let layout = Layout::new(plan, &part, &self.drawn, draws_on);
+            let layout = Layout::new(plan, &part, &self.drawn, self.draws_on);
             self.stopwatch.enter(Family::Copies)?;
             let step = self.inputs.upload(&layout)?;
             self.stopwatch.enter(Family::Schedule)?;
@@ -205,10 +213,15 @@ impl Rank for CudaRank {
                 step,
                 rotations: self.inputs.rotations.address(),
                 draw_logits: &self.draw_logits,
+                draw_vocab,
                 draws_before,
             };
             step.run(&self.places, &mut self.logits)?;
             draws_before += layout.draws.len();
+        }
+        if meeting > 0 {
+            self.stopwatch.enter(Family::Reduce)?;
+            self.sums.all_reduce(self.member.as_ref(), &mut self.draw_logits, meeting)?;
         }
         // What comes next may wait for masks.
         Ok(self.stopwatch.leave()?)
@@ -217,8 +230,8 @@ impl Rank for CudaRank {
     fn draw(&mut self, plan: &StepPlan, masks: &StepMasks) -> Result<Vec<RowResult>, RankError> {
         let vocab = self.model.spec.vocab_size;
         self.stopwatch.enter(Family::Sample)?;
-        let results = match draws_on(self.member.as_ref()) {
-            DrawsOn::Device => self.draw_on_device(plan, masks)?,
+        let results = match self.draws_on {
+            DrawsOn::Device | DrawsOn::Devices => self.draw_on_device(plan, masks)?,
             DrawsOn::Host => draw_rows(&mut self.sampler, plan, masks, &self.drawn, &self.logits, vocab),
         };
         self.stopwatch.leave()?;

@@ -39,8 +39,9 @@ pub struct Step<'a> {
     pub layout: &'a Layout,
     pub step: args::Step,
     pub rotations: DeviceAddress,
-    /// `[draws of the plan, the rank's vocabulary]`; the next one's place comes after `draws_before` of earlier parts.
+    /// `[draws of the plan, draw_vocab]`; the next one's place comes after `draws_before` of earlier parts.
     pub draw_logits: &'a Buffer<f32>,
+    pub draw_vocab: usize,
     pub draws_before: usize,
 }
 
@@ -405,10 +406,12 @@ impl Step<'_> {
         let spec = self.spec;
         for (group, draws) in self.layout.draws.chunks(LOGIT_ROWS).enumerate() {
             let first = self.draws_before + group * LOGIT_ROWS;
-            self.logits_of(draws, self.draw_logits.at(first * self.shard.vocab.len()))?;
+            // Beside the place of the other ranks' tokens, where those have one.
+            let own = if self.draw_vocab == spec.vocab_size { self.shard.vocab.start } else { 0 };
+            self.logits_of(draws, self.draw_logits.at(first * self.draw_vocab + own), self.draw_vocab)?;
         }
         for wanted in self.layout.wanted.chunks(LOGIT_ROWS) {
-            self.logits_of(wanted, self.space.logits.address())?;
+            self.logits_of(wanted, self.space.logits.address(), self.shard.vocab.len())?;
             let mine = self.space.logits.copy_out_range(0..wanted.len() * self.shard.vocab.len())?;
             match self.member {
                 None => logits.extend(mine),
@@ -424,7 +427,7 @@ impl Step<'_> {
     }
 
     /// The rank's logits of up to `LOGIT_ROWS` tokens.
-    fn logits_of(&mut self, tokens: &[i32], out: DeviceAddress) -> Result<(), RankError> {
+    fn logits_of(&mut self, tokens: &[i32], out: DeviceAddress, out_stride: usize) -> Result<(), RankError> {
         self.space.wanted.copy_in(tokens)?;
         let (spec, weights, w) = (self.spec, self.weights, &self.space);
         let head = args::Head {
@@ -442,7 +445,8 @@ impl Step<'_> {
         };
         self.kernels.collapse_for_head.launch(each(tokens.len()), &head)?;
         let input = Input { at: w.hidden.address(), cols: spec.hidden_size, rounding: Rounding::Never };
-        self.products.dense(self.kernels, input, &[Factor::new(weights.head, out)], tokens.len())
+        let factor = Factor { out_stride, ..Factor::new(weights.head, out) };
+        self.products.dense(self.kernels, input, &[factor], tokens.len())
     }
 }
 

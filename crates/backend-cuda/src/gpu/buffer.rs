@@ -60,11 +60,19 @@ impl<T: Plain> Buffer<T> {
 
     /// Sets every byte: 0xff makes NaN of floats, which no correct result is.
     pub fn fill_bytes(&mut self, byte: u8) -> Result<(), GpuError> {
-        if self.len == 0 {
+        self.fill_first(self.len, byte)
+    }
+
+    /// The same of the first `count` values.
+    pub fn fill_first(&mut self, count: usize, byte: u8) -> Result<(), GpuError> {
+        if count > self.len {
+            return Err(GpuError::Size { given: count, room: self.len });
+        }
+        if count == 0 {
             return Ok(());
         }
-        // SAFETY: the allocation has that many bytes.
-        unsafe { self.gpu.fill(self.address, self.len * size_of::<T>(), byte) }
+        // SAFETY: the allocation has at least that many bytes.
+        unsafe { self.gpu.fill(self.address, count * size_of::<T>(), byte) }
     }
 
     pub fn copy_in(&mut self, values: &[T]) -> Result<(), GpuError> {
