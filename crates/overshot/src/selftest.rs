@@ -1,6 +1,7 @@
-//! `overshot selftest`: whether this machine's GPU computes what it should, and how fast: every kernel that ships against float64
-//! on fresh random inputs, what the driver says of it against what we read and reckon, then times. The checks are
-//! `overshot-backend-cuda`'s; this chooses how much of them, and prints. Needs a GPU: without one it says so, exit code 3.
+//! `overshot selftest`: whether this machine's GPU computes what it should, and how fast: the kernels that ship, family by family,
+//! against float64 on fresh random inputs, what the driver says of decode attention against what we read and reckon, and times.
+//! The checks are `overshot-backend-cuda`'s; this chooses how much of them, and prints. Needs a GPU: without one it says so, exit
+//! code 3.
 
 use crate::failure::{bad_input, gpu_error};
 use crate::table::Table;
@@ -23,6 +24,13 @@ Examples:
 
 Exit codes: 0 all is right, 3 there is no GPU that can be used, 1 a check failed.";
 
+/// Families that are checked behind decode attention, and what their lists in the report are of.
+const FAMILIES: [(&str, &str); 3] = [
+    ("matmul", "products and experts"),
+    ("prefill", "attention of prompts, indexer, steps that decode"),
+    ("sums", "sums over two GPUs"),
+];
+
 /// Check this machine's GPU and our kernels on it, and time them.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -39,7 +47,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Only this kernel, with N splits or workers if given
+    /// Only this kernel of decode attention, with N splits or workers if given
     #[arg(long, value_name = "NAME[:N]")]
     decode_kernel: Option<Pin>,
 }
@@ -60,7 +68,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     options.shipped_only = options.pin.is_none();
     let started = Instant::now();
     let mut lines = Vec::new();
-    let outcome = selftest::run(&options, &mut lines);
+    let outcome = selftest::run_all(&options, &mut lines);
     let mut report = selftest::report(&String::from_utf8_lossy(&lines));
     report.insert("version".into(), env!("CARGO_PKG_VERSION").into());
     report.insert("seed".into(), options.seed.into());
@@ -106,7 +114,7 @@ fn write_text(report: &Map<String, Value>, out: &mut dyn Write) -> std::io::Resu
     let worst = checks.iter().filter_map(|check| check["distance"]["overall"].as_f64()).fold(0.0, f64::max);
     writeln!(
         out,
-        "{} of {} checks passed, error at most {worst:.2e}",
+        "decode attention: {} of {} checks passed, error at most {worst:.2e}",
         checks.len() - failed.len(),
         checks.len()
     )?;
@@ -119,7 +127,23 @@ fn write_text(report: &Map<String, Value>, out: &mut dyn Write) -> std::io::Resu
             check["splits"]
         )?;
     }
-    let times = list("times");
+    for (family, what) in FAMILIES {
+        write_family(what, list(family), out)?;
+    }
+    write_times(list("times"), out)
+}
+
+/// Nothing of a family that was not reached, or takes more than this machine has.
+fn write_family(what: &str, checks: &[Value], out: &mut dyn Write) -> std::io::Result<()> {
+    if checks.is_empty() {
+        return Ok(());
+    }
+    let failed: Vec<&Value> = checks.iter().filter(|check| check["passed"] == false).collect();
+    writeln!(out, "{what}: {} of {} checks passed", checks.len() - failed.len(), checks.len())?;
+    failed.iter().try_for_each(|check| writeln!(out, "  FAILED {check}"))
+}
+
+fn write_times(times: &[Value], out: &mut dyn Write) -> std::io::Result<()> {
     if times.is_empty() {
         return Ok(());
     }
@@ -152,6 +176,9 @@ mod tests {
         let lines = r#"{"kind":"device","name":"NVIDIA H200","sm":90,"multiprocessors":132}
 {"kind":"kernel","variant":"v6","driver":{"registers_per_thread":128,"ctas_per_sm":1},"read":{"registers_per_thread":127,"ctas_per_sm":1}}
 {"kind":"check","variant":"v6","case":"plain","splits":2,"passed":false,"distance":{"overall":0.5}}
+{"case":"dense","passed":true,"kind":"matmul"}
+{"kernel":"index_v2","passed":true,"kind":"prefill"}
+{"kernel":"attention_v2","passed":false,"kind":"prefill"}
 {"kind":"time","variant":"v6","heads":16,"batch":64,"splits":2,"us_p50":18.04,"us_p10":18.0,"us_p90":18.1,"aa_percent":0.3}"#;
         let mut report = selftest::report(lines);
         report.insert("seed".into(), 7.into());
@@ -161,8 +188,11 @@ mod tests {
         for part in [
             "seed 7",
             "NOT as its cubin says",
-            "0 of 1 checks",
+            "decode attention: 0 of 1 checks",
             "FAILED v6, plain, 2 parts",
+            "products and experts: 1 of 1 checks",
+            "steps that decode: 1 of 2 checks",
+            "FAILED {\"kernel\":\"attention_v2\",\"passed\":false}",
             "18.0 to 18.1",
             "0.3 %",
         ] {

@@ -1,8 +1,8 @@
-// The indexer: scores of all visible entries of a query, and the best of them. Version 1: queries in place, a block for 32
-// keys of a token, a block a token for the choice. It serves float32 keys.
+// The indexer: scores of all visible entries of a query. Version 1: queries in place, a block for 32 keys of a token. It serves
+// float32 keys.
 #include "index.cuh"
 
-constexpr int THREADS = 128, KEYS = 32, SELECT_THREADS = 256;
+constexpr int THREADS = 128, KEYS = 32;
 
 // Grid: heads, tokens.
 extern "C" __global__ void __launch_bounds__(THREADS) index_queries(const __grid_constant__ IndexArgs a) {
@@ -77,66 +77,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) index_scores(const __grid_
     __syncthreads();
     if (warp == 0 && first + lane < visible)
         a.scores[(size_t)blockIdx.y * a.score_stride + first + lane] = (sums[0][lane] + sums[1][lane]) + (sums[2][lane] + sums[3][lane]);
-}
-
-// Grid: tokens. Finds the key of the last one chosen by its bits, eight at a time, then collects in the order of entries.
-// Of equal scores the lower entries are chosen.
-extern "C" __global__ void __launch_bounds__(SELECT_THREADS) index_select(const __grid_constant__ IndexArgs a) {
-    begin_after_launch_before();
-    __shared__ int histogram[256], chosen_prefix, chosen_rest, before[SELECT_THREADS / 32][2];
-    const int token = a.first + blockIdx.x, tid = threadIdx.x, lane = tid % 32, warp = tid / 32, visible = visible_of(a.step, token);
-    int* out = a.selected + (size_t)token * a.top;
-    if (tid == 0) a.counts[token] = min(visible, a.top);
-    if (visible <= a.top) {
-        for (int i = tid; i < visible; i += SELECT_THREADS) out[i] = i;
-        return;
-    }
-    const float* scores = a.scores + (size_t)blockIdx.x * a.score_stride;
-    u32 prefix = 0;
-    int rest = a.top;                                           // still to be chosen among those that have the prefix
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        histogram[tid] = 0;
-        __syncthreads();
-        for (int i = tid; i < visible; i += SELECT_THREADS) {
-            const u32 key = ordered_bits(scores[i]);
-            if (shift == 24 || key >> (shift + 8) == prefix >> (shift + 8)) atomicAdd(&histogram[key >> shift & 255], 1);
-        }
-        __syncthreads();
-        if (tid == 0) {
-            int bin = 255;
-            for (; histogram[bin] < rest; bin--) rest -= histogram[bin];
-            chosen_prefix = (int)(prefix | (u32)bin << shift);
-            chosen_rest = rest;
-        }
-        __syncthreads();
-        prefix = (u32)chosen_prefix;
-        rest = chosen_rest;
-    }
-    // `rest` of those equal to the last one's key are chosen: the first ones.
-    int written = 0, equals = 0;
-    for (int start = 0; start < visible; start += SELECT_THREADS) {
-        const u32 key = start + tid < visible ? ordered_bits(scores[start + tid]) : 0;
-        const bool above = start + tid < visible && key > prefix, equal = start + tid < visible && key == prefix;
-        const u32 below = (1u << lane) - 1, equal_lanes = __ballot_sync(~0u, equal);
-        if (lane == 0) before[warp][0] = __popc(equal_lanes);
-        __syncthreads();
-        int rank = equals + __popc(equal_lanes & below), all_equal = 0;
-        for (int w = 0; w < SELECT_THREADS / 32; w++) {
-            if (w < warp) rank += before[w][0];
-            all_equal += before[w][0];
-        }
-        const bool chosen = above || (equal && rank < rest);
-        const u32 chosen_lanes = __ballot_sync(~0u, chosen);
-        if (lane == 0) before[warp][1] = __popc(chosen_lanes);
-        __syncthreads();
-        int place = written + __popc(chosen_lanes & below), all_chosen = 0;
-        for (int w = 0; w < SELECT_THREADS / 32; w++) {
-            if (w < warp) place += before[w][1];
-            all_chosen += before[w][1];
-        }
-        if (chosen) out[place] = start + tid;
-        written += all_chosen;
-        equals += all_equal;
-        __syncthreads();
-    }
 }

@@ -5,6 +5,8 @@
 //! passes the L2 cache; variants take turns, so that a drift of the clock hits all of them alike.
 
 mod device_case;
+mod error;
+mod families;
 mod inputs;
 pub mod loading;
 pub mod matmul;
@@ -19,9 +21,11 @@ pub mod sums;
 mod tests;
 mod timing;
 
+pub use error::SelftestError;
+pub use families::run_all;
 pub use inputs::{Case, Exponents, Lengths, ListShape};
 pub use report::report;
-pub use run::{Options, SelftestError, run};
+pub use run::{Options, run};
 
 use crate::ceiling;
 use crate::cubins::Source;

@@ -4,8 +4,15 @@ use serde_json::{Map, Value};
 
 /// Kinds of which a run has one line.
 const ONCE: [&str; 2] = ["device", "ceiling"];
-const LISTS: [(&str, &str); 4] =
-    [("kernel", "kernels"), ("check", "checks"), ("time", "times"), ("schedule", "schedules")];
+const LISTS: [(&str, &str); 7] = [
+    ("kernel", "kernels"),
+    ("check", "checks"),
+    ("time", "times"),
+    ("schedule", "schedules"),
+    ("matmul", "matmul"),
+    ("prefill", "prefill"),
+    ("sums", "sums"),
+];
 
 /// Lines that are no objects with a kind are left out: `run` writes none.
 pub fn report(lines: &str) -> Map<String, Value> {

@@ -1,13 +1,13 @@
-//! The whole self-test: device, ceiling, variants, checks, times. One JSON object a line, each with a `kind`.
+//! The self-test of decode attention: device, ceiling, variants, checks, times. One JSON object a line, each with a `kind`.
 
 use super::device_case::{DeviceCase, DevicePools, capacities, only_row, planned_parts};
+use super::error::SelftestError;
 use super::inputs::{Case, Exponents, HEAD_DIMS, Lengths, ListShape};
 use super::reference::{Distance, distance, reference};
 use super::{resources, timing};
 use crate::ceiling;
-use crate::cuda::CudaError;
-use crate::decode::{DecodeKernel, LaunchError, Schedule, Variant};
-use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
+use crate::decode::{DecodeKernel, Schedule, Variant};
+use crate::gpu::{CudaGpu, Gpu, KernelStore};
 use overshot_gpu_model::{Pin, Target};
 use serde::Serialize;
 use std::io::Write;
@@ -22,36 +22,6 @@ const ROUNDING_SLACK: f64 = 1.1;
 const WORST_HEAD_LIMIT: f64 = 4e-3;
 /// Rows whose reference is computed; all rows are looked at for NaN.
 const ROWS_COMPARED: usize = 16;
-
-#[derive(Debug, thiserror::Error)]
-pub enum SelftestError {
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    #[error("the report cannot be written: {0}")]
-    Report(#[from] std::io::Error),
-    #[error(
-        "{failed} of {checked} checks failed: see the lines with \"kind\":\"check\" and \"passed\":false"
-    )]
-    Wrong { failed: usize, checked: usize },
-    #[error(
-        "{kernels} kernel(s) use other resources than their cubins say: see the lines with \"kind\":\"kernel\", fields driver and read"
-    )]
-    Misread { kernels: usize },
-}
-
-impl SelftestError {
-    /// Whether there is no GPU to test, rather than one that failed.
-    pub fn is_absence(&self) -> bool {
-        match self {
-            SelftestError::Cuda(error) | SelftestError::Gpu(GpuError::Cuda(error)) => error.is_absence(),
-            _ => false,
-        }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -1,31 +1,14 @@
 //! `gpu-check sums`: sums over the ranks of several GPUs, checked, then timed: by each way of the devices where they reach each
 //! other, else of the host. One JSON object a line.
 
-use crate::backend::{RankError, Sums, Way};
-use crate::gpu::{Buffer, Gpu, GpuError};
+use super::error::{Count, SelftestError};
+use crate::backend::{Sums, Way};
+use crate::gpu::{Buffer, Gpu};
 use fastrand::Rng;
 use overshot_backend::Member;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
-
-#[derive(Debug, thiserror::Error)]
-pub enum SumsError {
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    #[error(transparent)]
-    Rank(Box<RankError>),
-    #[error("the report cannot be written: {0}")]
-    Report(#[from] std::io::Error),
-    #[error("a sum of {numbers} numbers is wrong")]
-    Wrong { numbers: usize },
-}
-
-impl From<RankError> for SumsError {
-    fn from(error: RankError) -> Self {
-        SumsError::Rank(Box::new(error))
-    }
-}
 
 #[derive(Serialize)]
 struct Line {
@@ -33,6 +16,7 @@ struct Line {
     numbers: usize,
     /// "push", "pull", or "host".
     by: &'static str,
+    passed: bool,
     us_p50: f64,
     /// Of what each rank brings.
     gbs: f64,
@@ -45,8 +29,11 @@ const ROUNDS: usize = 9;
 /// Sums between two marks.
 const SUMS: usize = 20;
 
-pub fn run(gpus: &[Arc<dyn Gpu>], report: &mut dyn Write) -> Result<(), SumsError> {
-    let ranks = gpus.len();
+/// What a rank found: whether its sum was right, and microseconds of each round's.
+type Found = Result<(bool, Vec<f64>), SelftestError>;
+
+pub fn run(gpus: &[Arc<dyn Gpu>], report: &mut dyn Write) -> Result<(), SelftestError> {
+    let (ranks, mut count) = (gpus.len(), Count::default());
     let points =
         TOKENS.iter().flat_map(|tokens| [(Way::Push, tokens * HIDDEN), (Way::Pull, tokens * HIDDEN)]);
     for (way, numbers) in points.filter(|(way, numbers)| way.takes(*numbers)) {
@@ -59,25 +46,26 @@ pub fn run(gpus: &[Arc<dyn Gpu>], report: &mut dyn Write) -> Result<(), SumsErro
             (false, Way::Push) => continue,
         };
         let places = Member::group(ranks).into_iter().zip(sums).zip(gpus).enumerate();
-        let times: Vec<Result<Vec<f64>, SumsError>> = std::thread::scope(|scope| {
+        let found: Vec<Found> = std::thread::scope(|scope| {
             let threads: Vec<_> = places
                 .map(|(rank, ((member, sums), gpu))| {
                     scope.spawn(move || of_rank(rank, &member, &sums, gpu, way, numbers))
                 })
                 .collect();
             // A thread that panicked has been reported by its panic.
-            let wrong = || Err(SumsError::Wrong { numbers });
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| wrong())).collect()
+            threads.into_iter().map(|thread| thread.join().unwrap_or(Ok((false, vec![])))).collect()
         });
-        let times = times.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let mut of_first = times.into_iter().next().unwrap_or_default();
+        let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let passed = found.iter().all(|(right, _)| *right);
+        let mut of_first = found.into_iter().next().unwrap_or_default().1;
         of_first.sort_by(f64::total_cmp);
         let us_p50 = of_first.get(of_first.len() / 2).copied().unwrap_or(f64::NAN);
         let gbs = 4.0 * numbers as f64 / us_p50 / 1e3;
-        let line = Line { ranks, numbers, by, us_p50, gbs };
+        count.add(passed);
+        let line = Line { ranks, numbers, by, passed, us_p50, gbs };
         writeln!(report, "{}", serde_json::to_string(&line).map_err(std::io::Error::from)?)?;
     }
-    Ok(())
+    count.verdict()
 }
 
 fn summand(rank: usize, numbers: usize) -> Vec<f32> {
@@ -85,15 +73,8 @@ fn summand(rank: usize, numbers: usize) -> Vec<f32> {
     (0..numbers).map(|_| random.f32() - 0.5).collect()
 }
 
-/// Checks one sum, then gives microseconds of each round's.
-fn of_rank(
-    rank: usize,
-    member: &Member,
-    sums: &Sums,
-    gpu: &Arc<dyn Gpu>,
-    way: Way,
-    numbers: usize,
-) -> Result<Vec<f64>, SumsError> {
+/// Checks one sum, then times others. A rank whose sum was wrong goes on: the others wait for it.
+fn of_rank(rank: usize, member: &Member, sums: &Sums, gpu: &Arc<dyn Gpu>, way: Way, numbers: usize) -> Found {
     let ranks = sums.ranks();
     let mut x = Buffer::of(gpu, &summand(rank, numbers))?;
     sums.all_reduce_by(way, Some(member), &mut x, numbers)?;
@@ -101,12 +82,10 @@ fn of_rank(
     for other in 1..ranks {
         expected.iter_mut().zip(summand(other, numbers)).for_each(|(sum, x)| *sum += x);
     }
-    if x.copy_out()? != expected {
-        return Err(SumsError::Wrong { numbers });
-    }
+    let right = x.copy_out()? == expected;
     // Numbers double with every sum, and are as good for a clock.
     let mut timeline = gpu.timeline()?;
-    let round = |_| {
+    let round = |_| -> Result<f64, SelftestError> {
         timeline.mark(0)?;
         for _ in 0..SUMS {
             sums.all_reduce_by(way, Some(member), &mut x, numbers)?;
@@ -114,5 +93,6 @@ fn of_rank(
         timeline.mark(1)?;
         Ok(timeline.microseconds(0, 1)? / SUMS as f64)
     };
-    (0..ROUNDS).map(round).collect()
+    let times = (0..ROUNDS).map(round).collect::<Result<_, _>>()?;
+    Ok((right, times))
 }

@@ -1,8 +1,9 @@
 //! Times of replayed graphs: variants take turns, several index sets a graph, median and 10/90 percentiles.
 
 use super::device_case::{self, DeviceCase, DevicePools, planned_parts};
+use super::error::SelftestError;
 use super::inputs::{Case, HEAD_DIMS, Inputs, Lengths, ListShape};
-use super::run::{Bench, Options, SelftestError, line};
+use super::run::{Bench, Options, line};
 use super::suites;
 use crate::cuda::{Event, Graph};
 use crate::decode::DecodeKernel;

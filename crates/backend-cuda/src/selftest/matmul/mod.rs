@@ -13,7 +13,7 @@ mod tests;
 
 pub use dense::DenseCase;
 pub use experts::{Choices, ExpertsCase};
-pub use run::{MatmulCheckError, run};
+pub use run::run;
 pub use stored::{Codes, Stored};
 
 /// What a check found.

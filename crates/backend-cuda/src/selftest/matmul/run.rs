@@ -2,25 +2,14 @@
 //! fast they are is seen in whole steps, where each layer's weights are others.
 
 use super::{Choices, Codes, DenseCase, ExpertsCase, Finding};
-use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
+use crate::gpu::{CudaGpu, Gpu, KernelStore};
 use crate::matmul::{Activations, Company, MatmulError, Matmuls};
+use crate::selftest::error::{Count, SelftestError};
 use fastrand::Rng;
 use overshot_model::Format::{self, Bf16, F32, Fp4, Fp8};
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
-
-#[derive(Debug, thiserror::Error)]
-pub enum MatmulCheckError {
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    #[error(transparent)]
-    Matmul(#[from] MatmulError),
-    #[error("the report cannot be written: {0}")]
-    Report(#[from] std::io::Error),
-    #[error("{failed} of {checked} checks failed: see the lines with \"passed\":false")]
-    Wrong { failed: usize, checked: usize },
-}
 
 #[derive(Serialize)]
 struct Line {
@@ -100,8 +89,7 @@ fn experts_cases() -> Vec<ExpertsCase> {
 
 struct Run<'a> {
     report: &'a mut dyn Write,
-    checked: usize,
-    failed: usize,
+    count: Count,
 }
 
 impl Run<'_> {
@@ -111,23 +99,22 @@ impl Run<'_> {
         case: String,
         random: &mut Rng,
         check: impl Fn(&mut Rng) -> Result<Finding, MatmulError>,
-    ) -> Result<(), MatmulCheckError> {
+    ) -> Result<(), SelftestError> {
         let seed = random.u64(..);
         let [first, second] = [check(&mut Rng::with_seed(seed))?, check(&mut Rng::with_seed(seed))?];
         let repeats = first.bits == second.bits;
         let passed = first.passed() && repeats;
-        self.checked += 1;
-        self.failed += usize::from(!passed);
+        self.count.add(passed);
         let Finding { worst, not_finite, unprepared, .. } = first;
         let line = Line { case, passed, repeats, worst, not_finite, unprepared };
         Ok(writeln!(self.report, "{}", serde_json::to_string(&line).map_err(std::io::Error::from)?)?)
     }
 }
 
-pub fn run(seed: u64, report: &mut dyn Write) -> Result<(), MatmulCheckError> {
+pub fn run(seed: u64, report: &mut dyn Write) -> Result<(), SelftestError> {
     let gpu: Arc<dyn Gpu> = Arc::new(CudaGpu::open(0, KernelStore::built_in())?);
     let mut random = Rng::with_seed(seed);
-    let mut run = Run { report, checked: 0, failed: 0 };
+    let mut run = Run { report, count: Count::default() };
     for company in [Company::Any, Company::Invariant] {
         let matmuls = Matmuls::load(&gpu, company)?;
         for case in dense_cases() {
@@ -139,6 +126,5 @@ pub fn run(seed: u64, report: &mut dyn Write) -> Result<(), MatmulCheckError> {
             run.case(name, &mut random, |random| case.check(&gpu, &matmuls, random))?;
         }
     }
-    let Run { checked, failed, .. } = run;
-    if failed > 0 { Err(MatmulCheckError::Wrong { failed, checked }) } else { Ok(()) }
+    run.count.verdict()
 }

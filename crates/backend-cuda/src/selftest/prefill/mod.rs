@@ -15,4 +15,4 @@ mod tests;
 pub use attention::{AttentionCase, Seen};
 pub use device_step::{Piece, PoolPages};
 pub use index::IndexCase;
-pub use run::{Options, PrefillError, run};
+pub use run::{Options, run};

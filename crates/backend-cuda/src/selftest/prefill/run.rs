@@ -4,32 +4,14 @@ use super::attention::{AttentionCase, Seen, load_tiles};
 use super::decoding::{DecodeStep, attend};
 use super::device_step::Piece;
 use super::index::{IndexCase, IndexKernels};
-use crate::backend::RankError;
 use crate::decode::Variant;
 use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
+use crate::selftest::error::{Count, SelftestError};
 use fastrand::Rng;
 use overshot_backend::IndexKeyFormat;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
-
-#[derive(Debug, thiserror::Error)]
-pub enum PrefillError {
-    #[error(transparent)]
-    Gpu(#[from] GpuError),
-    #[error(transparent)]
-    Rank(Box<RankError>),
-    #[error("the report cannot be written: {0}")]
-    Report(#[from] std::io::Error),
-    #[error("{failed} of {checked} checks failed: see the lines with \"passed\":false")]
-    Wrong { failed: usize, checked: usize },
-}
-
-impl From<RankError> for PrefillError {
-    fn from(error: RankError) -> Self {
-        PrefillError::Rank(Box::new(error))
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -112,8 +94,7 @@ struct Run<'a> {
     gpu: Arc<dyn Gpu>,
     rounds: usize,
     report: &'a mut dyn Write,
-    checked: usize,
-    failed: usize,
+    count: Count,
 }
 
 impl Run<'_> {
@@ -134,13 +115,12 @@ impl Run<'_> {
         Ok(times.get(times.len() / 2).copied())
     }
 
-    fn write(&mut self, line: &Line) -> Result<(), PrefillError> {
-        self.checked += 1;
-        self.failed += usize::from(!line.passed);
+    fn write(&mut self, line: &Line) -> Result<(), SelftestError> {
+        self.count.add(line.passed);
         Ok(writeln!(self.report, "{}", serde_json::to_string(line).map_err(std::io::Error::from)?)?)
     }
 
-    fn attention(&mut self, case: &AttentionCase, random: &mut Rng) -> Result<(), PrefillError> {
+    fn attention(&mut self, case: &AttentionCase, random: &mut Rng) -> Result<(), SelftestError> {
         let mut inputs = case.inputs(&self.gpu, random)?;
         // Both numbers of tiles must give the same.
         let mut bits: Option<Vec<u32>> = None;
@@ -158,7 +138,7 @@ impl Run<'_> {
     }
 
     /// A layer's launches, without those that are made once a step.
-    fn decode(&mut self, case: &AttentionCase, random: &mut Rng) -> Result<(), PrefillError> {
+    fn decode(&mut self, case: &AttentionCase, random: &mut Rng) -> Result<(), SelftestError> {
         let mut inputs = case.inputs(&self.gpu, random)?;
         let shipped = Variant::shipped(self.gpu.facts()?.sm);
         for variant in shipped.iter().map(Some).chain([None]) {
@@ -176,7 +156,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn index(&mut self, case: &IndexCase, random: &mut Rng) -> Result<(), PrefillError> {
+    fn index(&mut self, case: &IndexCase, random: &mut Rng) -> Result<(), SelftestError> {
         let Some(kernels) = IndexKernels::load(&*self.gpu, case.heads)? else { return Ok(()) };
         let mut inputs = case.inputs(&self.gpu, random)?;
         let finding = inputs.check(&kernels, COMPARED)?;
@@ -194,10 +174,10 @@ impl Run<'_> {
     }
 }
 
-pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), PrefillError> {
+pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), SelftestError> {
     let gpu: Arc<dyn Gpu> = Arc::new(CudaGpu::open(0, KernelStore::built_in())?);
     let mut random = Rng::with_seed(options.seed);
-    let mut run = Run { gpu, rounds: options.rounds, report, checked: 0, failed: 0 };
+    let mut run = Run { gpu, rounds: options.rounds, report, count: Count::default() };
     for case in attention_cases() {
         run.attention(&case, &mut random)?;
     }
@@ -207,6 +187,5 @@ pub fn run(options: &Options, report: &mut dyn Write) -> Result<(), PrefillError
     for case in index_cases() {
         run.index(&case, &mut random)?;
     }
-    let Run { checked, failed, .. } = run;
-    if failed > 0 { Err(PrefillError::Wrong { failed, checked }) } else { Ok(()) }
+    run.count.verdict()
 }
