@@ -56,8 +56,8 @@ const MATMUL_GATES: [(&str, u32, [u32; 2]); 9] = [
     ("experts_v3_r4c1t2_m2n4_b64_s2", 128, [2, 1]),
 ];
 
-/// Version 2 of attention, by query tiles of a block: registers at most, blocks per multiprocessor on both.
-const ATTENTION_GATES: [(u32, u32, u32); 2] = [(1, 128, 2), (2, 248, 1)];
+/// Version 2 of attention: registers at most, blocks per multiprocessor, on both.
+const ATTENTION_GATE: (u32, u32) = (128, 2);
 
 fn compiler() -> Option<Compiler> {
     match Compiler::open() {
@@ -121,22 +121,20 @@ fn kernels_of_a_step_compile_for_both_architectures_and_spill_nothing() {
 #[test]
 fn attention_by_tiles_uses_what_the_table_says() {
     let Some(compiler) = compiler() else { return };
-    for (m_tiles, registers, expected) in ATTENTION_GATES {
-        let name = format!("attention_v2_m{m_tiles}");
-        let source = backend::sources().into_iter().find(|source| source.name == name).unwrap();
-        let shape = backend::attention_tiles_shape(m_tiles);
-        for sm in [90, 120] {
-            let kernel = &compile(&compiler, &source, sm).kernels[0];
-            let launch = Launch {
-                warps_per_cta: shape.threads / 32,
-                registers_per_thread: kernel.registers_per_thread,
-                shared_bytes_per_cta: shape.shared_bytes + kernel.static_shared_bytes,
-                named_barriers_per_cta: kernel.named_barriers,
-            };
-            let blocks = launch.ctas_per_sm(&Architecture::of_sm(sm).unwrap()).unwrap();
-            assert!(kernel.registers_per_thread <= registers, "{name} for sm_{sm}: {kernel:?}");
-            assert_eq!(blocks, expected, "{name} for sm_{sm}: {kernel:?}");
-        }
+    let (registers, expected) = ATTENTION_GATE;
+    let source = backend::sources().into_iter().find(|source| source.name == "attention_v2").unwrap();
+    let shape = backend::ATTENTION_TILES_SHAPE;
+    for sm in [90, 120] {
+        let kernel = &compile(&compiler, &source, sm).kernels[0];
+        let launch = Launch {
+            warps_per_cta: shape.threads / 32,
+            registers_per_thread: kernel.registers_per_thread,
+            shared_bytes_per_cta: shape.shared_bytes + kernel.static_shared_bytes,
+            named_barriers_per_cta: kernel.named_barriers,
+        };
+        let blocks = launch.ctas_per_sm(&Architecture::of_sm(sm).unwrap()).unwrap();
+        assert!(kernel.registers_per_thread <= registers, "for sm_{sm}: {kernel:?}");
+        assert_eq!(blocks, expected, "for sm_{sm}: {kernel:?}");
     }
 }
 

@@ -1,8 +1,7 @@
 // Attention of every token of a step, version 2: f16 mma.sync over tiles of 16 packed entries, online softmax.
 //
-// A query tile is 16 heads of one token. A block has M_TILES of them: two are heads of one token where a rank has more than 16, or
-// else two tokens of a row, which share keys but for an edge. Tiles of one block that share nothing (other rows, other selected
-// entries) take turns, the others masked.
+// A block has a query tile, 16 heads of one token. Two a block, which share keys, had the same bits and were never faster
+// (levers/gpu-prefill-two-tokens.toml).
 //
 // A warp owns 64 of the 512 dims of every key, which have one scale: it fetches them, one tile ahead in registers, makes them f16, and
 // reads them back as K and as V; no other warp looks at its part of shared memory. What warps exchange are partial scores and
@@ -12,21 +11,15 @@
 // 2^-25; beyond 65,504 they are no numbers. One term for queries and weights would halve the MMAs, and be 2^-12 off: enough for
 // roundings downstream to fall otherwise and a tiny model's logits to move by 2 % (docs/gpu-kernels.md).
 //
-// Bits of a row depend on the row alone. Tiles are cut at multiples of 16 positions or entries whatever a block shares, sums are made
-// in the same order whatever M_TILES, and a key that a row does not see adds exactly nothing to it: a weight of 0 times a finite
-// number. Keys that are no numbers are made 0 as values; rows that do see them have a weight that is no number.
+// Bits of a row depend on the row alone. Tiles are cut at multiples of 16 positions or entries, and a key that a row does not see
+// adds exactly nothing to it: a weight of 0 times a finite number. Keys that are no numbers are made 0 as values; rows that do see
+// them have a weight that is no number.
 //
-// A tile and warp: 32 MMAs for each query tile. Shared memory: 33,920 bytes for one query tile, twice on a multiprocessor, 47,808
-// for two, once, as registers allow no more. 40 to 65 TFLOP/s on an H200.
+// A tile and warp: 32 MMAs. Shared memory: 33,920 bytes, twice on a multiprocessor. 40 to 65 TFLOP/s on an H200.
 #include "attention.cuh"
 
-#ifndef M_TILES
-#define M_TILES 1
-#endif
-static_assert(M_TILES == 1 || M_TILES == 2, "two tiles already take all registers");
-
-constexpr int WARPS = 8, THREADS = 32 * WARPS, ROWS = 16 * M_TILES, DIMS = 64, STEPS = DIMS / 16, TERMS = 2;
-constexpr int KEYS = 16, LANES_A_ROW = THREADS / ROWS, KEYS_A_LANE = KEYS / LANES_A_ROW;
+constexpr int WARPS = 8, THREADS = 32 * WARPS, ROWS = 16, KEYS = 16, DIMS = 64, STEPS = DIMS / 16, TERMS = 2;
+static_assert(THREADS == ROWS * KEYS, "a thread has one key of one row");
 constexpr int KEY_PITCH = 2 * DIMS + 16, SCORE_PITCH = 4 * KEYS + 32, WEIGHT_PITCH = 2 * KEYS + 16;   // no two rows in a bank
 constexpr int AT_SCORES = WARPS * KEYS * KEY_PITCH;
 constexpr int AT_WEIGHTS = AT_SCORES + WARPS * ROWS * SCORE_PITCH;
@@ -47,20 +40,19 @@ constexpr float WEIGHT_MAX = 32768.f;
 struct Terms {
     u32 high, low;
 };
-// Nothing here may be fused with what made x and y: one tile a block and two are compiled apart, and must agree to the bit.
+// Nothing here may be fused with what made x and y: the terms are of numbers that were rounded.
 __device__ __forceinline__ Terms terms_of(float x, float y) {
     const u32 high = f16x2_of(x, y);
     return {high, f16x2_of(__fsub_rn(x, float_of_f16((u16)high)), __fsub_rn(y, float_of_f16((u16)(high >> 16))))};
 }
 
-// 16 heads of a token; none of them where a block has more tiles than are left.
+// 16 heads of a token; fewer in its last tile.
 struct Query {
     int token, first_head, heads;
 };
-__device__ __forceinline__ Query query_of(const AttentionArgs& a, int m) {
-    const int head_tiles = (a.heads + 15) / 16, tile = blockIdx.x * M_TILES + m, first_head = tile % head_tiles * 16;
-    if (tile >= a.step.tokens * head_tiles) return {a.step.tokens - 1, 0, 0};
-    return {tile / head_tiles, first_head, min(a.heads - first_head, 16)};
+__device__ __forceinline__ Query query_of(const AttentionArgs& a) {
+    const int head_tiles = (a.heads + ROWS - 1) / ROWS, first_head = blockIdx.x % head_tiles * ROWS;
+    return {(int)blockIdx.x / head_tiles, first_head, min(a.heads - first_head, ROWS)};
 }
 
 __device__ __forceinline__ int entries_of(const AttentionArgs& a, int token) {
@@ -68,26 +60,26 @@ __device__ __forceinline__ int entries_of(const AttentionArgs& a, int token) {
     return a.kind == ENTRIES_ALL ? (a.step.positions[token] + 1) / a.ratio : 0;
 }
 
-// The keys that tokens `first` to `last` of a row see, in tiles: positions `begin .. end`, then entries.
+// The keys that a token sees, in tiles: positions `begin .. end`, then entries.
 struct Keys {
     int row, token, token_of_0;          // `token`'s selection; the token that position 0 would be
     int begin, end, entries;
     int window_tiles, tiles;
 };
-__device__ __forceinline__ Keys keys_of(const AttentionArgs& a, int first, int last) {
+__device__ __forceinline__ Keys keys_of(const AttentionArgs& a, int token) {
     Keys k;
-    k.row = a.step.row_of[first];
-    k.token = first;
-    k.token_of_0 = first - a.step.positions[first];
-    k.begin = max(a.step.positions[first] + 1 - WINDOW, 0);
-    k.end = a.step.positions[last] + 1;
-    k.entries = entries_of(a, last);
+    k.row = a.step.row_of[token];
+    k.token = token;
+    k.token_of_0 = token - a.step.positions[token];
+    k.end = a.step.positions[token] + 1;
+    k.begin = max(k.end - WINDOW, 0);
+    k.entries = entries_of(a, token);
     k.window_tiles = (k.end + KEYS - 1) / KEYS - k.begin / KEYS;
     k.tiles = k.window_tiles + (k.entries + KEYS - 1) / KEYS;
     return k;
 }
 
-// The position or the entry that a tile starts with, and which of its keys somebody sees.
+// The position or the entry that a tile starts with, and which of its keys are seen.
 struct Extent {
     int base, first, end;
 };
@@ -107,7 +99,7 @@ struct Place {
 __device__ __forceinline__ Place place_in(const Pages& p, const u8* page, int slot) {
     return {page + slot * PACKED_DATA, page + p.slots * PACKED_DATA + slot * PACKED_SCALES};
 }
-// Of key `number` of a tile; one that nobody sees is the next that somebody does.
+// Of key `number` of a tile; one that is not seen is the next that is.
 __device__ __forceinline__ Place place_of(const AttentionArgs& a, const Keys& k, int tile, int number) {
     const Extent extent = extent_of(k, tile);
     const int at = extent.base + min(max(number, extent.first), extent.end - 1);
@@ -190,48 +182,41 @@ __device__ __noinline__ void clear_odd(u32 keys, int lane) {
 
 // A warp's dims of its block's queries, normed and rotated, as A fragments.
 struct Queries {
-    u32 of[TERMS][M_TILES][STEPS / 2][2][4];
+    u32 of[TERMS][STEPS / 2][2][4];
 };
 
-__device__ __forceinline__ void load_queries(Queries& queries, const AttentionArgs& a, u32 base, int warp, int lane) {
+__device__ __forceinline__ void load_queries(Queries& queries, const AttentionArgs& a, const Query& query, u32 base, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
-    float2 x[M_TILES][2][8];             // rows g and g + 8, pairs 2 t of every 8 dims
+    float2 x[2][8];                      // rows g and g + 8, pairs 2 t of every 8 dims
     #pragma unroll
-    for (int m = 0; m < M_TILES; m++) {
-        const Query query = query_of(a, m);
+    for (int r = 0; r < 2; r++) {
+        const int row = g + 8 * r;
+        const float* from = a.q + ((size_t)query.token * a.heads + query.first_head + row) * HEAD_DIM + warp * DIMS + 2 * t;
+        float squares = 0.f;
         #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int row = g + 8 * r;
-            const float* from = a.q + ((size_t)query.token * a.heads + query.first_head + row) * HEAD_DIM + warp * DIMS + 2 * t;
-            float squares = 0.f;
-            #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                x[m][r][i] = row < query.heads ? *(const float2*)(from + i * 8) : make_float2(0.f, 0.f);
-                squares = fmaf(x[m][r][i].y, x[m][r][i].y, fmaf(x[m][r][i].x, x[m][r][i].x, squares));
-            }
-            squares += __shfl_xor_sync(~0u, squares, 1);
-            squares += __shfl_xor_sync(~0u, squares, 2);
-            if (t == 0) store_shared_float(base + AT_SCORES + ((m * 16 + row) * WARPS + warp) * 4, squares);
+        for (int i = 0; i < 8; i++) {
+            x[r][i] = row < query.heads ? *(const float2*)(from + i * 8) : make_float2(0.f, 0.f);
+            squares = fmaf(x[r][i].y, x[r][i].y, fmaf(x[r][i].x, x[r][i].x, squares));
         }
+        squares += __shfl_xor_sync(~0u, squares, 1);
+        squares += __shfl_xor_sync(~0u, squares, 2);
+        if (t == 0) store_shared_float(base + AT_SCORES + (row * WARPS + warp) * 4, squares);
     }
     __syncthreads();
+    const float* rotation = rotation_of(a.step, query.token, a.compressed);
     #pragma unroll
-    for (int m = 0; m < M_TILES; m++) {
-        const float* rotation = rotation_of(a.step, query_of(a, m).token, a.compressed);
+    for (int r = 0; r < 2; r++) {
+        float squares = 0.f;
         #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float squares = 0.f;
-            #pragma unroll
-            for (int w = 0; w < WARPS; w++) squares += load_shared_float(base + AT_SCORES + ((m * 16 + g + 8 * r) * WARPS + w) * 4);
-            const float inverse = 1.f / sqrtf(squares / HEAD_DIM + a.rms_eps);
-            #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float two[2] = {__fmul_rn(x[m][r][i].x, inverse), __fmul_rn(x[m][r][i].y, inverse)};
-                if (is_rotary(warp)) rotate_pair(two, 0, rotation[4 * i + t], rotation[32 + 4 * i + t], 1.f);
-                const Terms terms = terms_of(two[0], two[1]);
-                queries.of[0][m][i / 4][i / 2 % 2][i % 2 * 2 + r] = terms.high;
-                queries.of[1][m][i / 4][i / 2 % 2][i % 2 * 2 + r] = terms.low;
-            }
+        for (int w = 0; w < WARPS; w++) squares += load_shared_float(base + AT_SCORES + ((g + 8 * r) * WARPS + w) * 4);
+        const float inverse = 1.f / sqrtf(squares / HEAD_DIM + a.rms_eps);
+        #pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float two[2] = {__fmul_rn(x[r][i].x, inverse), __fmul_rn(x[r][i].y, inverse)};
+            if (is_rotary(warp)) rotate_pair(two, 0, rotation[4 * i + t], rotation[32 + 4 * i + t], 1.f);
+            const Terms terms = terms_of(two[0], two[1]);
+            queries.of[0][i / 4][i / 2 % 2][i % 2 * 2 + r] = terms.high;
+            queries.of[1][i / 4][i / 2 % 2][i % 2 * 2 + r] = terms.low;
         }
     }
     __syncthreads();
@@ -239,7 +224,7 @@ __device__ __forceinline__ void load_queries(Queries& queries, const AttentionAr
 
 // This warp's share of the scores of the tile's keys from `first` to `end`.
 __device__ __forceinline__ void score(const Queries& queries, u32 keys, u32 scores, const Extent& extent, int lane) {
-    float sums[M_TILES][2][4] = {};
+    float sums[2][4] = {};
     #pragma unroll
     for (int chunk = 0; chunk < STEPS / 2; chunk++)
         #pragma unroll
@@ -247,178 +232,139 @@ __device__ __forceinline__ void score(const Queries& queries, u32 keys, u32 scor
             if (8 * n + 8 <= extent.first || 8 * n >= extent.end) continue;
             u32 b[4];
             load_matrices(b, keys + (8 * n + lane % 8) * KEY_PITCH + chunk * 64 + lane / 8 * 16);
-            #pragma unroll
-            for (int m = 0; m < M_TILES; m++) mma_f16_k32_twice(sums[m][n], queries.of[0][m][chunk], queries.of[1][m][chunk], b);
+            mma_f16_k32_twice(sums[n], queries.of[0][chunk], queries.of[1][chunk], b);
         }
     #pragma unroll
-    for (int m = 0; m < M_TILES; m++)
+    for (int n = 0; n < 2; n++)
         #pragma unroll
-        for (int n = 0; n < 2; n++)
-            #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const u64 both = __float_as_uint(sums[m][n][2 * r]) | (u64)__float_as_uint(sums[m][n][2 * r + 1]) << 32;
-                store_shared_8(scores + (m * 16 + lane / 4 + 8 * r) * SCORE_PITCH + (8 * n + lane % 4 * 2) * 4, both);
-            }
+        for (int r = 0; r < 2; r++) {
+            const u64 both = __float_as_uint(sums[n][2 * r]) | (u64)__float_as_uint(sums[n][2 * r + 1]) << 32;
+            store_shared_8(scores + (lane / 4 + 8 * r) * SCORE_PITCH + (8 * n + lane % 4 * 2) * 4, both);
+        }
 }
 
-// What the LANES_A_ROW lanes of a row know: what it sees, and its softmax so far.
+// What the 16 lanes of a row know: what it sees, and its softmax so far.
 struct Row {
     int position, entries;
-    float most, sum;                     // `most` in units of log2; the sum of this lane's pairs of keys
+    float most, sum;                     // `most` in units of log2; the sum of this lane's keys
 };
 
 // Scores to weights: `low <= position or entry < high` are seen. Leaves the factor by which the row's sums shrink.
 __device__ __forceinline__ void soften(Row& row, u32 base, int base_key, int low, int high, float scale) {
-    const int own = threadIdx.x / LANES_A_ROW, part = threadIdx.x % LANES_A_ROW;
-    float s[KEYS_A_LANE] = {};
+    const int own = threadIdx.x / KEYS, part = threadIdx.x % KEYS, key = base_key + part;
+    float s = 0.f;
     #pragma unroll
-    for (int w = 0; w < WARPS; w++)
-        #pragma unroll
-        for (int i = 0; i < KEYS_A_LANE; i++)
-            s[i] += load_shared_float(base + AT_SCORES + (w * ROWS + own) * SCORE_PITCH + (part * KEYS_A_LANE + i) * 4);
-    float largest = row.most;
-    bool seen[KEYS_A_LANE], is_odd = false;
+    for (int w = 0; w < WARPS; w++) s += load_shared_float(base + AT_SCORES + (w * ROWS + own) * SCORE_PITCH + part * 4);
+    if (!(fabsf(s) < 3e38f)) store_shared_u32(base + AT_ODD, 1);
+    s = __fmul_rn(s, scale);
+    const bool seen = key >= low && key < high;
+    float largest = seen ? fmaxf(row.most, s) : row.most;
     #pragma unroll
-    for (int i = 0; i < KEYS_A_LANE; i++) {
-        const int key = base_key + part * KEYS_A_LANE + i;
-        seen[i] = key >= low && key < high;
-        is_odd |= !(fabsf(s[i]) < 3e38f);
-        s[i] = __fmul_rn(s[i], scale);
-        if (seen[i]) largest = fmaxf(largest, s[i]);
-    }
-    if (is_odd) store_shared_u32(base + AT_ODD, 1);
-    #pragma unroll
-    for (int bit = 1; bit < LANES_A_ROW; bit *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, bit));
-    const float growth = exp2_approx(row.most - largest);
+    for (int bit = 1; bit < KEYS; bit *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, bit));
+    const float growth = exp2_approx(row.most - largest), weight = seen ? exp2_approx(s - largest) * WEIGHT_MAX : 0.f;
     row.most = largest;
-    float weights[2] = {};
-    #pragma unroll
-    for (int i = 0; i < KEYS_A_LANE; i++) weights[i] = seen[i] ? exp2_approx(s[i] - largest) * WEIGHT_MAX : 0.f;
-    // A lane's sum is over every eighth pair of keys, one lane having the pair or both: the same bits.
-    const float pair = KEYS_A_LANE == 2 ? weights[0] + weights[1] : weights[0] + __shfl_xor_sync(~0u, weights[0], 1);
-    row.sum = fmaf(row.sum, growth, pair);
-    const Terms terms = terms_of(weights[0], weights[1]);
-    const u32 to = base + AT_WEIGHTS + own * WEIGHT_PITCH + part * KEYS_A_LANE * 2;
-    if (KEYS_A_LANE == 2) {
-        store_shared_u32(to, terms.high);
-        store_shared_u32(to + ROWS * WEIGHT_PITCH, terms.low);
-    } else {
-        store_shared_u16(to, (u16)terms.high);
-        store_shared_u16(to + ROWS * WEIGHT_PITCH, (u16)terms.low);
-    }
+    row.sum = fmaf(row.sum, growth, weight);
+    const Terms terms = terms_of(weight, 0.f);
+    const u32 to = base + AT_WEIGHTS + own * WEIGHT_PITCH + part * 2;
+    store_shared_u16(to, (u16)terms.high);
+    store_shared_u16(to + ROWS * WEIGHT_PITCH, (u16)terms.low);
     if (part == 0) store_shared_float(base + AT_FACTORS + own * 4, growth);
 }
 
-typedef float Output[M_TILES][DIMS / 8][4];
+typedef float Output[DIMS / 8][4];
 
 __device__ __forceinline__ void scale_rows(Output& out, u32 base, int lane) {
+    const u32 factors = base + AT_FACTORS + lane / 4 * 4;
+    const float upper = load_shared_float(factors), lower = load_shared_float(factors + 32);
+    if (upper == 1.f && lower == 1.f) return;
     #pragma unroll
-    for (int m = 0; m < M_TILES; m++) {
-        const u32 factors = base + AT_FACTORS + (m * 16 + lane / 4) * 4;
-        const float upper = load_shared_float(factors), lower = load_shared_float(factors + 32);
-        if (upper == 1.f && lower == 1.f) continue;
-        #pragma unroll
-        for (int n = 0; n < DIMS / 8; n++) {
-            out[m][n][0] *= upper;
-            out[m][n][1] *= upper;
-            out[m][n][2] *= lower;
-            out[m][n][3] *= lower;
-        }
+    for (int n = 0; n < DIMS / 8; n++) {
+        out[n][0] *= upper;
+        out[n][1] *= upper;
+        out[n][2] *= lower;
+        out[n][3] *= lower;
     }
 }
 
 __device__ __forceinline__ void add_values(Output& out, u32 base, u32 keys, int lane) {
-    u32 weights[TERMS][M_TILES][4];
+    u32 weights[TERMS][4];
     #pragma unroll
     for (int term = 0; term < TERMS; term++)
         #pragma unroll
-        for (int m = 0; m < M_TILES; m++)
-            #pragma unroll
-            for (int i = 0; i < 4; i++)
-                weights[term][m][i] = load_shared_u32(base + AT_WEIGHTS + ((term * M_TILES + m) * 16 + lane / 4 + i % 2 * 8) * WEIGHT_PITCH + i / 2 * 16 + lane % 4 * 4);
+        for (int i = 0; i < 4; i++)
+            weights[term][i] = load_shared_u32(base + AT_WEIGHTS + (term * ROWS + lane / 4 + i % 2 * 8) * WEIGHT_PITCH + i / 2 * 16 + lane % 4 * 4);
     #pragma unroll
     for (int n = 0; n < DIMS / 8; n += 2) {
         u32 v[4];
         load_matrices_transposed(v, keys + lane % 16 * KEY_PITCH + (n + lane / 16) * 16);
-        #pragma unroll
-        for (int m = 0; m < M_TILES; m++) mma_f16_n16_twice(out[m][n], out[m][n + 1], weights[0][m], weights[1][m], v);
+        mma_f16_n16_twice(out[n], out[n + 1], weights[0], weights[1], v);
     }
 }
 
-__device__ __forceinline__ void write(const Output& out, const AttentionArgs& a, u32 base, int warp, int lane) {
+__device__ __forceinline__ void write(const Output& out, const AttentionArgs& a, const Query& query, u32 base, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
+    const float* rotation = rotation_of(a.step, query.token, a.compressed);
     #pragma unroll
-    for (int m = 0; m < M_TILES; m++) {
-        const Query query = query_of(a, m);
-        const float* rotation = rotation_of(a.step, query.token, a.compressed);
+    for (int r = 0; r < 2; r++) {
+        const int row = g + 8 * r;
+        if (row >= query.heads) continue;
+        const float inverse = load_shared_float(base + AT_FACTORS + row * 4);
+        float* to = a.out + ((size_t)query.token * a.heads + query.first_head + row) * HEAD_DIM + warp * DIMS + 2 * t;
         #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int row = g + 8 * r;
-            if (row >= query.heads) continue;
-            const float inverse = load_shared_float(base + AT_FACTORS + (m * 16 + row) * 4);
-            float* to = a.out + ((size_t)query.token * a.heads + query.first_head + row) * HEAD_DIM + warp * DIMS + 2 * t;
-            #pragma unroll
-            for (int n = 0; n < DIMS / 8; n++) {
-                float two[2] = {__fmul_rn(out[m][n][2 * r], inverse), __fmul_rn(out[m][n][2 * r + 1], inverse)};
-                if (is_rotary(warp)) rotate_pair(two, 0, rotation[4 * n + t], rotation[32 + 4 * n + t], -1.f);
-                *(float2*)(to + n * 8) = make_float2(two[0], two[1]);
-            }
+        for (int n = 0; n < DIMS / 8; n++) {
+            float two[2] = {__fmul_rn(out[n][2 * r], inverse), __fmul_rn(out[n][2 * r + 1], inverse)};
+            if (is_rotary(warp)) rotate_pair(two, 0, rotation[4 * n + t], rotation[32 + 4 * n + t], -1.f);
+            *(float2*)(to + n * 8) = make_float2(two[0], two[1]);
         }
     }
 }
 
-// Grid: query tiles over M_TILES; a token's tiles follow each other.
-extern "C" __global__ void __launch_bounds__(THREADS, 3 - M_TILES) attention(const __grid_constant__ AttentionArgs a) {
+// Grid: query tiles; a token's follow each other.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) attention(const __grid_constant__ AttentionArgs a) {
     begin_after_launch_before();
     extern __shared__ __align__(128) u8 memory[];
     const u32 base = shared_address(memory);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = threadIdx.x / LANES_A_ROW, own_tile = own / 16;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = threadIdx.x / KEYS;
     const u32 keys = base + warp * KEYS * KEY_PITCH, scores = base + AT_SCORES + warp * ROWS * SCORE_PITCH;
     const u32 places = base + AT_PLACES + warp * KEYS * 8, scales = base + AT_SCALES + warp * KEYS * 4;
     if (threadIdx.x == 0) store_shared_u32(base + AT_ODD, 0);
+    const Query query = query_of(a);
     Queries queries;
-    load_queries(queries, a, base, warp, lane);
+    load_queries(queries, a, query, base, warp, lane);
 
     // The sink weighs most to begin with; one of minus infinity weighs nothing. Rows without a head see nothing.
-    const Query own_query = query_of(a, own_tile);
-    const bool is_head = own % 16 < own_query.heads;
-    const float sink = is_head ? a.sink[own_query.first_head + own % 16] * LOG2_E : 0.f;
+    const bool is_head = own < query.heads;
+    const float sink = is_head ? a.sink[query.first_head + own] * LOG2_E : 0.f;
     const bool has_sink = sink != __uint_as_float(0xff800000u);
-    const int position = a.step.positions[own_query.token];
-    Row row = {is_head ? position : -1, is_head ? entries_of(a, own_query.token) : 0, has_sink ? sink : NOTHING, 0.f};
-    if (has_sink && threadIdx.x % LANES_A_ROW * KEYS_A_LANE < 2) row.sum = WEIGHT_MAX;   // in the first pair's place
+    const Keys k = keys_of(a, query.token);
+    Row row = {is_head ? k.end - 1 : -1, is_head ? k.entries : 0, has_sink ? sink : NOTHING, 0.f};
+    if (has_sink && threadIdx.x % KEYS == 0) row.sum = WEIGHT_MAX;
 
-    const int first = query_of(a, 0).token, last = query_of(a, M_TILES - 1).token;
-    const bool shares = M_TILES == 1 || first == last || (a.step.row_of[first] == a.step.row_of[last] && a.kind != ENTRIES_SELECTED);
     Output out = {};
-    for (int turn = 0; turn < (shares ? 1 : M_TILES); turn++) {
-        const Keys k = shares ? keys_of(a, first, last) : keys_of(a, turn ? last : first, turn ? last : first);
-        const bool sees = shares || own_tile == turn;
-        Fetched fetched;
-        fetch(fetched, place_of(a, k, 0, lane % KEYS), places, warp, lane);
-        Place next = place_of(a, k, min(1, k.tiles - 1), lane % KEYS);
-        for (int tile = 0; tile < k.tiles; tile++) {
-            const Extent extent = extent_of(k, tile);
-            store(fetched, keys, scales, warp, lane);
-            if (tile + 1 < k.tiles) fetch(fetched, next, places, warp, lane);
-            score(queries, keys, scores, extent, lane);
-            // What a place is looked up in arrives while others are at the barrier.
-            if (tile + 2 < k.tiles) next = place_of(a, k, tile + 2, lane % KEYS);
-            __syncthreads();
-            const bool in_window = tile < k.window_tiles;
-            const int low = in_window ? row.position + 1 - WINDOW : 0, high = in_window ? row.position + 1 : row.entries;
-            soften(row, base, extent.base, low, sees ? high : low, a.scale * LOG2_E);
-            __syncthreads();
-            if (load_shared_u32(base + AT_ODD)) clear_odd(keys, lane);
-            scale_rows(out, base, lane);
-            add_values(out, base, keys, lane);
-        }
+    Fetched fetched;
+    fetch(fetched, place_of(a, k, 0, lane % KEYS), places, warp, lane);
+    Place next = place_of(a, k, min(1, k.tiles - 1), lane % KEYS);
+    for (int tile = 0; tile < k.tiles; tile++) {
+        const Extent extent = extent_of(k, tile);
+        store(fetched, keys, scales, warp, lane);
+        if (tile + 1 < k.tiles) fetch(fetched, next, places, warp, lane);
+        score(queries, keys, scores, extent, lane);
+        // What a place is looked up in arrives while others are at the barrier.
+        if (tile + 2 < k.tiles) next = place_of(a, k, tile + 2, lane % KEYS);
+        __syncthreads();
+        const bool in_window = tile < k.window_tiles;
+        const int low = in_window ? row.position + 1 - WINDOW : 0, high = in_window ? row.position + 1 : row.entries;
+        soften(row, base, extent.base, low, high, a.scale * LOG2_E);
+        __syncthreads();
+        if (load_shared_u32(base + AT_ODD)) clear_odd(keys, lane);
+        scale_rows(out, base, lane);
+        add_values(out, base, keys, lane);
     }
 
     #pragma unroll
-    for (int bit = 2 / KEYS_A_LANE; bit < LANES_A_ROW; bit *= 2) row.sum += __shfl_xor_sync(~0u, row.sum, bit);
+    for (int bit = 1; bit < KEYS; bit *= 2) row.sum += __shfl_xor_sync(~0u, row.sum, bit);
     __syncthreads();                                            // the last tile's factors are read
-    if (threadIdx.x % LANES_A_ROW == 0) store_shared_float(base + AT_FACTORS + own * 4, 1.f / row.sum);
+    if (threadIdx.x % KEYS == 0) store_shared_float(base + AT_FACTORS + own * 4, 1.f / row.sum);
     __syncthreads();
-    write(out, a, base, warp, lane);
+    write(out, a, query, base, warp, lane);
 }

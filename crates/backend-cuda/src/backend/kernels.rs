@@ -42,8 +42,7 @@ pub fn sources() -> Vec<Source> {
         index_select_source(),
         latents_source(),
         attention_source(),
-        attention_tiles_source(1),
-        attention_tiles_source(2),
+        attention_tiles_source(),
         around_decode_source(),
         sample_source(),
         reduce_source(),
@@ -120,17 +119,27 @@ pub(crate) fn index_tiles_source(head_tiles: u32) -> Source {
     Source { definitions: vec![("HEAD_TILES", head_tiles)], ..source(&name, file!("index/v2_tiles.cu")) }
 }
 
-/// Version 2 of attention, with so many tiles of 16 heads a block: 1 or 2.
-pub(crate) fn attention_tiles_source(m_tiles: u32) -> Source {
-    let shared_bytes = attention_tiles_shape(m_tiles).shared_bytes;
-    let definitions = vec![("M_TILES", m_tiles), ("EXPECTED_SHARED_BYTES", shared_bytes)];
-    let name = format!("attention_v2_m{m_tiles}");
-    Source { definitions, ..source(&name, file!("attention/v2_tiles.cu")) }
+/// Version 2 of attention.
+pub(crate) fn attention_tiles_source() -> Source {
+    let definitions = vec![("EXPECTED_SHARED_BYTES", ATTENTION_TILES_SHAPE.shared_bytes)];
+    Source { definitions, ..source("attention_v2", file!("attention/v2_tiles.cu")) }
 }
 
 /// Of version 2 of attention.
-pub fn attention_tiles_shape(m_tiles: u32) -> Shape {
-    Shape { threads: 256, shared_bytes: if m_tiles == 1 { 33_920 } else { 47_808 } }
+pub const ATTENTION_TILES_SHAPE: Shape = Shape { threads: 256, shared_bytes: 33_920 };
+
+/// Version 2 of attention: a block for 16 heads of a token.
+pub struct AttentionTiles(Launcher<args::Attention>);
+
+impl AttentionTiles {
+    pub(crate) fn load(gpu: &dyn Gpu) -> Result<Self, GpuError> {
+        Launcher::load_shaped(gpu, &attention_tiles_source(), "attention", ATTENTION_TILES_SHAPE).map(Self)
+    }
+
+    pub(crate) fn launch(&self, attention: &args::Attention) -> Result<(), GpuError> {
+        let tiles = attention.step.tokens as u32 * (attention.heads as u32).div_ceil(16);
+        self.0.launch(Grid(tiles, 1, 1), attention)
+    }
 }
 
 /// A kernel that takes `A`.
@@ -287,8 +296,8 @@ pub struct Kernels {
     pub latents: Launcher<args::Latents>,
     pub append_window: Launcher<args::Window>,
     pub attention: Launcher<args::Attention>,
-    /// Version 2, of packed entries, with one and with two tiles a block: the same bits.
-    pub attention_tiles: [Launcher<args::Attention>; 2],
+    /// Version 2, of packed entries.
+    pub attention_tiles: AttentionTiles,
     pub copy_page: Launcher<args::CopyPage>,
     pub sample: Launcher<SampleArguments>,
 }
@@ -321,10 +330,6 @@ impl Kernels {
     pub fn load(gpu: &dyn Gpu, index_heads: usize) -> Result<Self, GpuError> {
         let (streams, matmul, experts) = (streams_source(), matmul_source(), experts_source());
         let (compress, index, attention) = (compress_source(), index_source(), attention_source());
-        let tiles = |m_tiles: u32| {
-            let (source, shape) = (attention_tiles_source(m_tiles), attention_tiles_shape(m_tiles));
-            Launcher::load_shaped(gpu, &source, "attention", shape)
-        };
         let t = THREADS as u32;
         Ok(Kernels {
             embed: Launcher::load(gpu, &streams, "embed", t)?,
@@ -345,7 +350,7 @@ impl Kernels {
             latents: Launcher::load(gpu, &latents_source(), "latents", t)?,
             append_window: Launcher::load(gpu, &attention, "append_window", t)?,
             attention: Launcher::load(gpu, &attention, "attention", t)?,
-            attention_tiles: [tiles(1)?, tiles(2)?],
+            attention_tiles: AttentionTiles::load(gpu)?,
             copy_page: Launcher::load(gpu, &attention, "copy_page", t)?,
             sample: Launcher::load(gpu, &sample_source(), "sample", SAMPLE_THREADS)?,
         })

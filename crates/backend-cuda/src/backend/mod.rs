@@ -31,7 +31,7 @@ mod workspace;
 pub use self::loading::Loading;
 pub use crate::matmul::Company;
 pub use budget::{Budget, BudgetError, CacheSize, Demand, Obstacle, RESERVE_BYTES, plan};
-pub use kernels::{attention_tiles_shape, sources};
+pub use kernels::{ATTENTION_TILES_SHAPE, sources};
 pub use limits::Unsupported;
 pub use rank::RankError;
 pub(crate) use sums::{Sums, Way};

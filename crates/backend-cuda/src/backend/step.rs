@@ -344,10 +344,7 @@ impl Step<'_> {
             let grid = Grid(heads as u32, self.tokens() as u32, 1);
             return Ok(self.kernels.attention.launch(grid, &attention)?);
         }
-        let head_tiles = heads.div_ceil(16);
-        let m_tiles = attention_m_tiles(kind, head_tiles, self.tokens(), self.layout.rows);
-        let grid = Grid((self.tokens() * head_tiles).div_ceil(m_tiles) as u32, 1, 1);
-        Ok(self.kernels.attention_tiles[m_tiles - 1].launch(grid, &attention)?)
+        Ok(self.kernels.attention_tiles.launch(&attention)?)
     }
 
     /// The grouped output projection, then the common one.
@@ -448,12 +445,6 @@ impl Step<'_> {
         let factor = Factor { out_stride, ..Factor::new(weights.head, out) };
         self.products.dense(self.kernels, input, &[factor], tokens.len())
     }
-}
-
-/// Query tiles of a block, where that is two only if they mostly share their keys.
-fn attention_m_tiles(kind: LayerKind, head_tiles: usize, tokens: usize, rows: usize) -> usize {
-    let token_pairs_share = kind != LayerKind::Csa && tokens >= 2 * rows;
-    if head_tiles.is_multiple_of(2) || token_pairs_share { 2 } else { 1 }
 }
 
 /// Leaves the sum of all ranks' first `len` numbers in `x`.

@@ -2,8 +2,8 @@
 
 use super::device_step::{DeviceStep, Piece};
 use crate::backend::arguments as args;
-use crate::backend::kernels::{Launcher, attention_tiles_shape, attention_tiles_source};
-use crate::gpu::{Buffer, Gpu, GpuError, Grid};
+use crate::backend::kernels::AttentionTiles;
+use crate::gpu::{Buffer, Gpu, GpuError};
 use crate::selftest::matmul::{Finding, find};
 use fastrand::Rng;
 use overshot_model::quant::{
@@ -221,15 +221,9 @@ fn first_kept(piece: Piece) -> usize {
     (piece.start + 1).saturating_sub(WINDOW)
 }
 
-/// Version 2 with so many tiles a block.
-pub fn load_tiles(gpu: &dyn Gpu, m_tiles: u32) -> Result<Launcher<args::Attention>, GpuError> {
-    Launcher::load_shaped(gpu, &attention_tiles_source(m_tiles), "attention", attention_tiles_shape(m_tiles))
-}
-
 impl AttentionInputs {
-    pub fn launch(&self, kernel: &Launcher<args::Attention>, m_tiles: u32) -> Result<(), GpuError> {
-        let tiles = self.step.tokens.len() * self.case.heads.div_ceil(16);
-        kernel.launch(Grid((tiles as u32).div_ceil(m_tiles), 1, 1), &self.args)
+    pub fn launch(&self, kernel: &AttentionTiles) -> Result<(), GpuError> {
+        kernel.launch(&self.args)
     }
 
     /// The first number of a token's first query becomes NaN.
@@ -250,26 +244,17 @@ impl AttentionInputs {
     }
 
     /// Launches over poison; the bits by token.
-    pub fn bits(
-        &mut self,
-        kernel: &Launcher<args::Attention>,
-        m_tiles: u32,
-    ) -> Result<Vec<Vec<u32>>, GpuError> {
+    pub fn bits(&mut self, kernel: &AttentionTiles) -> Result<Vec<Vec<u32>>, GpuError> {
         self.out.fill_bytes(0xff)?;
-        self.launch(kernel, m_tiles)?;
+        self.launch(kernel)?;
         let out = self.out.copy_out()?;
         let of_token = self.case.heads * HEAD_DIM;
         Ok(out.chunks_exact(of_token).map(|token| token.iter().map(|x| x.to_bits()).collect()).collect())
     }
 
     /// Compares every `one_in`-th token.
-    pub fn check(
-        &mut self,
-        kernel: &Launcher<args::Attention>,
-        m_tiles: u32,
-        one_in: usize,
-    ) -> Result<Finding, GpuError> {
-        let answers = self.bits(kernel, m_tiles)?;
+    pub fn check(&mut self, kernel: &AttentionTiles, one_in: usize) -> Result<Finding, GpuError> {
+        let answers = self.bits(kernel)?;
         let mut all = Finding { worst: 0.0, not_finite: 0, unprepared: 0, bits: vec![] };
         for (token, answer) in answers.iter().enumerate().step_by(one_in.max(1)) {
             for (head, answer) in answer.chunks_exact(HEAD_DIM).enumerate() {

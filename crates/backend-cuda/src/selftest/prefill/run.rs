@@ -1,9 +1,10 @@
 //! `gpu-check prefill`: every case checked, then timed, on a device; steps that only decode, too. One JSON object a line.
 
-use super::attention::{AttentionCase, Seen, load_tiles};
+use super::attention::{AttentionCase, Seen};
 use super::decoding::{DecodeStep, attend};
 use super::device_step::Piece;
 use super::index::{IndexCase, IndexKernels};
+use crate::backend::kernels::AttentionTiles;
 use crate::decode::Variant;
 use crate::gpu::{CudaGpu, Gpu, GpuError, KernelStore};
 use crate::selftest::error::{Count, SelftestError};
@@ -122,19 +123,13 @@ impl Run<'_> {
 
     fn attention(&mut self, case: &AttentionCase, random: &mut Rng) -> Result<(), SelftestError> {
         let mut inputs = case.inputs(&self.gpu, random)?;
-        // Both numbers of tiles must give the same.
-        let mut bits: Option<Vec<u32>> = None;
-        for (m_tiles, kernel) in [(1, "attention_v2_m1"), (2, "attention_v2_m2")] {
-            let loaded = load_tiles(&*self.gpu, m_tiles)?;
-            let finding = inputs.check(&loaded, m_tiles, COMPARED)?;
-            let passed = finding.passed() && *bits.get_or_insert(finding.bits.clone()) == finding.bits;
-            let us_p50 = self.time(passed, || inputs.launch(&loaded, m_tiles))?;
-            let tflops = us_p50.map(|us| inputs.flop() / us / 1e6);
-            let (of, Piece { start, tokens }) = (format!("{:?}", case.seen), case.rows[0]);
-            let (heads, worst) = (case.heads, finding.worst);
-            self.write(&Line { kernel, of, heads, start, tokens, passed, worst, us_p50, tflops })?;
-        }
-        Ok(())
+        let kernel = AttentionTiles::load(&*self.gpu)?;
+        let finding = inputs.check(&kernel, COMPARED)?;
+        let us_p50 = self.time(finding.passed(), || inputs.launch(&kernel))?;
+        let tflops = us_p50.map(|us| inputs.flop() / us / 1e6);
+        let (of, Piece { start, tokens }) = (format!("{:?}", case.seen), case.rows[0]);
+        let (kernel, heads, passed, worst) = ("attention_v2", case.heads, finding.passed(), finding.worst);
+        self.write(&Line { kernel, of, heads, start, tokens, passed, worst, us_p50, tflops })
     }
 
     /// A layer's launches, without those that are made once a step.

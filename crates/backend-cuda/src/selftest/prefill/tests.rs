@@ -1,9 +1,9 @@
 //! The kernels on the emulator: what `gpu-check` asks of a GPU, with smaller shapes.
 
-use super::attention::load_tiles;
 use super::decoding::DecodeStep;
 use super::index::{IndexKernels, best};
 use super::*;
+use crate::backend::kernels::AttentionTiles;
 use crate::decode::Variant;
 use crate::emulator::{EmulatedGpu, Order};
 use crate::gpu::Gpu;
@@ -28,17 +28,11 @@ fn case(rows: &[(usize, usize)], heads: usize, seen: Seen) -> AttentionCase {
     AttentionCase { rows, heads, seen, sink_size: 4.0, sinks_off: 0, last_is_odd: false }
 }
 
-/// Both numbers of tiles, which must give the same bits.
 fn assert_right(gpu: &Arc<dyn Gpu>, case: &AttentionCase, random: &mut Rng) {
     let mut inputs = case.inputs(gpu, random).unwrap();
-    let findings = [1, 2].map(|m_tiles| {
-        let kernel = load_tiles(&**gpu, m_tiles).unwrap();
-        let finding = inputs.check(&kernel, m_tiles, 1).unwrap();
-        println!("{:.3} of what is allowed, {} not finite: {case:?}", finding.worst, finding.not_finite);
-        assert!(finding.passed(), "{} tiles, {:.3}: {case:?}", m_tiles, finding.worst);
-        finding
-    });
-    assert!(findings[0].bits == findings[1].bits, "the number of tiles shows: {case:?}");
+    let finding = inputs.check(&AttentionTiles::load(&**gpu).unwrap(), 1).unwrap();
+    println!("{:.3} of what is allowed, {} not finite: {case:?}", finding.worst, finding.not_finite);
+    assert!(finding.passed(), "{:.3}: {case:?}", finding.worst);
 }
 
 #[test]
@@ -72,10 +66,7 @@ fn the_order_of_threads_does_not_show() {
     for order in [Order::Ascending, Order::Descending, Order::Random(seed)] {
         let Some(gpu) = open(order) else { return };
         let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
-        for m_tiles in [1, 2] {
-            let kernel = load_tiles(&*gpu, m_tiles).unwrap();
-            answers.push(inputs.bits(&kernel, m_tiles).unwrap());
-        }
+        answers.push(inputs.bits(&AttentionTiles::load(&*gpu).unwrap()).unwrap());
     }
     assert!(answers.iter().all(|bits| *bits == answers[0]), "the order of threads shows");
 }
@@ -86,16 +77,14 @@ fn a_latent_that_is_no_number_spoils_its_own_token_alone() {
     let Some(gpu) = open(Order::Ascending) else { return };
     let clean = case(&[(10, 2), (3, 4)], 5, Seen::Nothing);
     let odd = AttentionCase { last_is_odd: true, ..clean.clone() };
-    for m_tiles in [1, 2] {
-        let kernel = load_tiles(&*gpu, m_tiles).unwrap();
-        let [clean, odd] = [&clean, &odd].map(|case| {
-            let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
-            inputs.bits(&kernel, m_tiles).unwrap()
-        });
-        let (last, others) = odd.split_last().unwrap();
-        assert!(last.iter().all(|bits| f32::from_bits(*bits).is_nan()), "the last token is not spoilt");
-        assert!(others == &clean[..others.len()], "{m_tiles} tiles: other tokens changed");
-    }
+    let kernel = AttentionTiles::load(&*gpu).unwrap();
+    let [clean, odd] = [&clean, &odd].map(|case| {
+        let mut inputs = case.inputs(&gpu, &mut Rng::with_seed(seed)).unwrap();
+        inputs.bits(&kernel).unwrap()
+    });
+    let (last, others) = odd.split_last().unwrap();
+    assert!(last.iter().all(|bits| f32::from_bits(*bits).is_nan()), "the last token is not spoilt");
+    assert!(others == &clean[..others.len()], "other tokens changed");
 }
 
 fn assert_decodes(gpu: &Arc<dyn Gpu>, case: &AttentionCase, random: &mut Rng) {
