@@ -87,3 +87,31 @@ __device__ __forceinline__ void rotate_pair(float* tail, int i, float cosine, fl
     tail[2 * i + 1] = __fadd_rn(__fmul_rn(even, turned), __fmul_rn(odd, cosine));
 }
 __device__ __forceinline__ const float* rotation_of(const Step& s, int token, int compressed) { return s.rotations + (token * 2 + compressed) * 64; }
+
+// What keys and queries of the indexer are before they become E4M3 or E2M1: transformed (Hadamard's, whose rows have length 1),
+// over a power of two that is that of all 128 numbers, or of each 32. A warp has one, each lane numbers 4 lane .. + 3; returns the
+// exponent of its own, as UE8M0.
+__device__ __forceinline__ u32 scale_index_key(float (&x)[4], int format, int lane) {
+    const float y[4] = {x[0] + x[1], x[0] - x[1], x[2] + x[3], x[2] - x[3]};
+    x[0] = y[0] + y[2]; x[1] = y[1] + y[3]; x[2] = y[0] - y[2]; x[3] = y[1] - y[3];
+    #pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2)
+        #pragma unroll
+        for (int d = 0; d < 4; d++) {
+            const float other = __shfl_xor_sync(~0u, x[d], bit);
+            x[d] = lane & bit ? other - x[d] : x[d] + other;
+        }
+    float most = 0.f;
+    #pragma unroll
+    for (int d = 0; d < 4; d++) {
+        x[d] *= 1.f / sqrtf((float)INDEX_DIM);
+        most = fmaxf(most, fabsf(x[d]));
+    }
+    const int lanes = format == INDEX_FP8 ? 32 : 8;              // of a scale
+    for (int bit = 1; bit < lanes; bit *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, bit));
+    const u32 scale = format == INDEX_FP8 ? scale_for_e4m3(most) : scale_for_e2m1(most);
+    const float reciprocal = reciprocal_of_ue8m0(scale);
+    #pragma unroll
+    for (int d = 0; d < 4; d++) x[d] *= reciprocal;
+    return scale;
+}

@@ -118,26 +118,7 @@ __device__ __forceinline__ void store_key(const Pages& p, u8* page, int slot, in
         *(uint2*)((u16*)page + slot * INDEX_DIM + 4 * lane) = make_uint2(bf16x2_of(x[0], x[1]), bf16x2_of(x[2], x[3]));
         return;
     }
-    const float s[4] = {x[0] + x[1], x[0] - x[1], x[2] + x[3], x[2] - x[3]};
-    x[0] = s[0] + s[2]; x[1] = s[1] + s[3]; x[2] = s[0] - s[2]; x[3] = s[1] - s[3];
-    for (int bit = 1; bit < 32; bit *= 2)
-        #pragma unroll
-        for (int d = 0; d < 4; d++) {
-            const float other = __shfl_xor_sync(~0u, x[d], bit);
-            x[d] = lane & bit ? other - x[d] : x[d] + other;
-        }
-    float most = 0.f;
-    #pragma unroll
-    for (int d = 0; d < 4; d++) {
-        x[d] *= 1.f / sqrtf((float)INDEX_DIM);
-        most = fmaxf(most, fabsf(x[d]));
-    }
-    const int lanes = p.format == INDEX_FP8 ? 32 : 8;            // of a scale
-    for (int bit = lanes / 2; bit; bit /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, bit));
-    const u32 scale = p.format == INDEX_FP8 ? scale_for_e4m3(most) : scale_for_e2m1(most);
-    const float reciprocal = reciprocal_of_ue8m0(scale);
-    #pragma unroll
-    for (int d = 0; d < 4; d++) x[d] *= reciprocal;
+    const u32 scale = scale_index_key(x, p.format, lane);
     if (p.format == INDEX_FP8) {
         u8* to = page + slot * 132;
         *(u32*)(to + 4 * lane) = (e4m3x2_of(x[0], x[1]) & 0xffff) | e4m3x2_of(x[2], x[3]) << 16;

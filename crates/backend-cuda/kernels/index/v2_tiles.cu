@@ -49,31 +49,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) index_queries(const __grid
         }
     }
     if (format != INDEX_BF16) {
-        const float y[4] = {x[0] + x[1], x[0] - x[1], x[2] + x[3], x[2] - x[3]};
-        x[0] = y[0] + y[2];
-        x[1] = y[1] + y[3];
-        x[2] = y[0] - y[2];
-        x[3] = y[1] - y[3];
+        const float scale = scale_of_ue8m0(scale_index_key(x, format, lane));
         #pragma unroll
-        for (int bit = 1; bit < 32; bit *= 2)
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float other = __shfl_xor_sync(~0u, x[i], bit);
-                x[i] = lane & bit ? other - x[i] : x[i] + other;
-            }
-        float most = 0.f;
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[i] *= 1.f / sqrtf((float)INDEX_DIM);
-            most = fmaxf(most, fabsf(x[i]));
-        }
-        // Of 32 numbers, or of all.
-        for (int bit = 1; bit < (format == INDEX_FP4 ? 8 : 32); bit *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, bit));
-        const u32 e = format == INDEX_FP4 ? scale_for_e2m1(most) : scale_for_e4m3(most);
-        const float scale = scale_of_ue8m0(e), reciprocal = reciprocal_of_ue8m0(e);
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            x[i] = (format == INDEX_FP4 ? float_of_e2m1(e2m1_of(x[i] * reciprocal)) : round_to_e4m3(x[i] * reciprocal)) * scale;
+        for (int i = 0; i < 4; i++) x[i] = (format == INDEX_FP4 ? float_of_e2m1(e2m1_of(x[i])) : round_to_e4m3(x[i])) * scale;
     }
     __syncwarp();                                               // all lanes have read what others write over
     *(uint2*)((u16*)own + 4 * lane) = make_uint2(bf16x2_of(x[0], x[1]), bf16x2_of(x[2], x[3]));
