@@ -11,6 +11,7 @@ mod doctor;
 mod doctor_gpu;
 mod embedded;
 mod failure;
+mod feeder;
 mod input;
 mod inspect;
 mod interrupt;

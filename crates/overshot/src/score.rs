@@ -4,15 +4,15 @@
 use crate::args::ComputeFlags;
 use crate::compute::{Cache, Needs, ToLower, start_backend};
 use crate::display::PrefillBar;
-use crate::failure::{bad_input, damaged_model};
+use crate::failure::bad_input;
+use crate::feeder::Feeder;
 use crate::input::{IDS_BYTES_MAX, read_file, read_text};
 use crate::interrupt::Unfinished;
 use crate::logits_file::LogitsFile;
 use crate::usage::{from_1_to_1024, whole_number};
-use anyhow::{Context, bail};
 use clap::Args;
-use overshot_backend::{Backend, Row, StepPlan, Wanted, argmax, log_sum_exp};
-use overshot_kv::{Kv, PoolCapacity, SetId};
+use overshot_backend::{argmax, log_sum_exp};
+use overshot_kv::PoolCapacity;
 use overshot_model::Spec;
 use serde::Serialize;
 use std::io::Write;
@@ -160,47 +160,6 @@ fn read_ids(path: &Path, spec: &Spec) -> anyhow::Result<Vec<u32>> {
         )));
     }
     Ok(ids)
-}
-
-/// Feeds tokens to a backend that has nothing else to do.
-struct Feeder {
-    backend: Box<dyn Backend>,
-    kv: Kv,
-    set: SetId,
-    next_plan: u64,
-    vocab: usize,
-    model_label: String,
-}
-
-impl Feeder {
-    fn start(backend: Box<dyn Backend>, model_label: String) -> anyhow::Result<Self> {
-        let mut kv = Kv::new(backend.capacity());
-        let set = kv.create()?;
-        let vocab = backend.spec().vocab_size;
-        Ok(Feeder { backend, kv, set, next_plan: 0, vocab, model_label })
-    }
-
-    /// Appends tokens; returns the logits after each of them, `[tokens, vocab]`.
-    fn feed(&mut self, tokens: &[u32]) -> anyhow::Result<Vec<f32>> {
-        let start = self.kv.len(self.set)?;
-        let page_ops = self.kv.extend(self.set, tokens.len())?;
-        let pages = self.kv.table(self.set)?.clone();
-        let row = Row { tokens: tokens.to_vec(), start, placeholder: None, pages, wanted: Wanted::AllLogits };
-        let plan = StepPlan { number: self.next_plan, page_ops, rows: vec![row], ..StepPlan::default() };
-        self.next_plan += 1;
-        let result = self.backend.step(plan)?;
-        let logits = result.rows.into_iter().next().context("the backend answered without a row")?.logits;
-        if logits.len() != tokens.len() * self.vocab {
-            bail!("the backend answered with {} logits for {} tokens", logits.len(), tokens.len());
-        }
-        match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
-            Some(at) => {
-                let detail = format!("first at position {}", start + at / self.vocab);
-                bail!(damaged_model(&self.model_label, &detail))
-            }
-            None => Ok(logits),
-        }
-    }
 }
 
 /// Feeds all ids; returns the negative log likelihood of all but the first, and the last row of logits.

@@ -3,16 +3,20 @@
 //! The checks are `overshot-backend-cuda`'s; this chooses how much of them, and prints. Needs a GPU: without one it says so, exit
 //! code 3.
 
-use crate::failure::{bad_input, gpu_error};
+mod model;
+
+use crate::failure::{bad_input, gpu_error, sentence};
 use crate::table::Table;
 use anyhow::Context;
 use clap::Args;
 use overshot_backend_cuda::decode::Variant;
-use overshot_backend_cuda::selftest::{self, Options};
+use overshot_backend_cuda::gpu::{CudaGpu, Gpu, KernelStore};
+use overshot_backend_cuda::selftest::{self, Options, SelftestError};
 use overshot_gpu_model::Pin;
 use serde_json::{Map, Value};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -25,10 +29,11 @@ Examples:
 Exit codes: 0 all is right, 3 there is no GPU that can be used, 1 a check failed.";
 
 /// Families that are checked behind decode attention, and what their lists in the report are of.
-const FAMILIES: [(&str, &str); 3] = [
+const FAMILIES: [(&str, &str); 4] = [
     ("matmul", "products and experts"),
     ("prefill", "attention of prompts, indexer, steps that decode"),
     ("sums", "sums over two GPUs"),
+    ("model", "the built-in model beside the processor"),
 ];
 
 /// Check this machine's GPU and our kernels on it, and time them.
@@ -68,13 +73,16 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     options.shipped_only = options.pin.is_none();
     let started = Instant::now();
     let mut lines = Vec::new();
-    let outcome = selftest::run_all(&options, &mut lines);
+    let mut outcome = selftest::run_all(&options, &mut lines).map_err(gpu_error);
     let mut report = selftest::report(&String::from_utf8_lossy(&lines));
+    if options.pin.is_none() && outcome.is_ok() {
+        outcome = check_model(options.seed, &mut report);
+    }
     report.insert("version".into(), env!("CARGO_PKG_VERSION").into());
     report.insert("seed".into(), options.seed.into());
     report.insert("seconds".into(), started.elapsed().as_secs_f64().into());
     report.insert("passed".into(), outcome.is_ok().into());
-    report.insert("error".into(), outcome.as_ref().err().map(ToString::to_string).into());
+    report.insert("error".into(), outcome.as_ref().err().map(sentence).into());
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&report)? + "\n";
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -83,7 +91,17 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> anyhow::Result<()> {
     if report.contains_key("device") {
         write_text(&report, out)?;
     }
-    outcome.map_err(gpu_error)
+    outcome
+}
+
+fn check_model(seed: u64, report: &mut Map<String, Value>) -> anyhow::Result<()> {
+    let gpu: Arc<dyn Gpu> = Arc::new(CudaGpu::open(0, KernelStore::built_in())?);
+    let Some(checks) = model::check(&gpu, seed)? else { return Ok(()) };
+    report.insert("model".into(), serde_json::to_value(&checks)?);
+    match checks.iter().filter(|check| !check.passed).count() {
+        0 => Ok(()),
+        failed => Err(SelftestError::Wrong { failed, checked: checks.len() }.into()),
+    }
 }
 
 fn write_text(report: &Map<String, Value>, out: &mut dyn Write) -> std::io::Result<()> {
