@@ -10,6 +10,7 @@ mod families;
 mod inputs;
 pub mod loading;
 pub mod matmul;
+mod parallel;
 pub mod prefill;
 mod reference;
 mod report;

@@ -1,6 +1,7 @@
 //! The same attention in float64, row by row on all cores, and the comparison with a device's answer.
 
 use super::inputs::{Case, HEAD_DIMS, Inputs};
+use super::parallel;
 use overshot_model::quant::{bf16_decode, bf16_encode, decode_entry};
 use serde::Serialize;
 
@@ -21,20 +22,12 @@ pub struct Distance {
 
 /// `[rows.len(), heads, 512]` for these rows.
 pub fn reference(case: &Case, inputs: &Inputs, rows: &[usize]) -> Vec<f64> {
-    let per_row = case.heads * HEAD_DIMS;
-    let mut out = vec![0f64; rows.len() * per_row];
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(rows.len().max(1));
-    let each = rows.len().div_ceil(workers.max(1)).max(1);
-    std::thread::scope(|scope| {
-        for (rows, out) in rows.chunks(each).zip(out.chunks_mut(each * per_row)) {
-            scope.spawn(move || {
-                for (row, out) in rows.iter().zip(out.chunks_exact_mut(per_row)) {
-                    one_row(case, inputs, *row, out);
-                }
-            });
-        }
-    });
-    out
+    let of_row = |at: usize| {
+        let mut out = vec![0f64; case.heads * HEAD_DIMS];
+        one_row(case, inputs, rows[at], &mut out);
+        out
+    };
+    parallel::map(rows.len(), of_row).concat()
 }
 
 fn one_row(case: &Case, inputs: &Inputs, row: usize, out: &mut [f64]) {

@@ -5,6 +5,7 @@ use super::stored::{Codes, Stored, activations, seen, unprepared};
 use super::{Finding, find};
 use crate::gpu::{Buffer, Gpu};
 use crate::matmul::{Activations, Forms, MatmulError, Matmuls, Prepared, PreparedMemory, Product};
+use crate::selftest::parallel;
 use fastrand::Rng;
 use overshot_model::Format;
 use std::sync::Arc;
@@ -113,15 +114,20 @@ impl Part {
     /// tensor cores cut where the emulator rounds. Terms of a float32 leave 2^-22 of each product.
     fn compare(&self, tokens: usize) -> Result<Finding, MatmulError> {
         let Stored { rows, cols, .. } = self.stored;
-        let (mut exact, mut magnitude) = (vec![0.0; tokens * rows], vec![0.0; tokens * rows]);
-        for row in 0..rows {
-            let weights = self.stored.row(row);
-            for (token, x) in self.x.chunks_exact(cols).enumerate() {
+        let (stored, x) = (&self.stored, &self.x);
+        let of_row = |row: usize| -> Vec<[f64; 2]> {
+            let weights = stored.row(row);
+            let sums = |x: &[f64]| {
                 let terms = weights.iter().zip(x).map(|(w, x)| w * x);
-                exact[token * rows + row] = terms.clone().sum();
-                magnitude[token * rows + row] = terms.map(f64::abs).sum();
-            }
-        }
+                terms.fold([0.0, 0.0], |[sum, magnitude], term| [sum + term, magnitude + term.abs()])
+            };
+            x.chunks_exact(cols).map(sums).collect()
+        };
+        let by_row = parallel::map(rows, of_row);
+        let number = |which: usize| {
+            (0..tokens * rows).map(|at| by_row[at % rows][at / rows][which]).collect::<Vec<_>>()
+        };
+        let [exact, magnitude] = [0, 1].map(number);
         let answer: Vec<f32> =
             self.out.copy_out()?.chunks_exact(rows + OUT_GAP).flat_map(|row| row[..rows].to_vec()).collect();
         let allowed = f64::powi(2.0, -23) * (cols as f64 / 16.0 + 8.0);

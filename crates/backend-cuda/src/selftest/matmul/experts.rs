@@ -7,6 +7,7 @@ use crate::gpu::{Buffer, Gpu, bytes_of};
 use crate::matmul::{
     Activations, Expert, ExpertsCall, ExpertsScratch, Forms, MatmulError, Matmuls, PreparedMemory,
 };
+use crate::selftest::parallel;
 use fastrand::Rng;
 use overshot_model::Format;
 use overshot_model::quant::round_activations;
@@ -151,19 +152,21 @@ impl ExpertsCase {
 
     /// `[2, tokens, hidden]`: routed and shared. `x` are the inputs of quantised and of other experts.
     fn reference(&self, host: &[HostExpert], ids: &[i32], weights: &[f32], x: [&[f64]; 2]) -> Vec<f64> {
-        let mut out = vec![0.0; 2 * self.tokens * self.hidden];
-        for token in 0..self.tokens {
+        let of_token = |at: usize| {
+            let (token, mut out) = (at % self.tokens, vec![0.0; self.hidden]);
+            if at >= self.tokens {
+                self.add(&host[self.own.len()], x, token, 1.0, &mut out);
+                return out;
+            }
             let choices = token * self.per_token..(token + 1) * self.per_token;
             for (id, weight) in ids[choices.clone()].iter().zip(&weights[choices]) {
                 if let Some(at) = self.own.clone().position(|own| own as i32 == *id) {
-                    let out = &mut out[token * self.hidden..][..self.hidden];
-                    self.add(&host[at], x, token, f64::from(*weight), out);
+                    self.add(&host[at], x, token, f64::from(*weight), &mut out);
                 }
             }
-            let out = &mut out[(self.tokens + token) * self.hidden..][..self.hidden];
-            self.add(&host[self.own.len()], x, token, 1.0, out);
-        }
-        out
+            out
+        };
+        parallel::map(2 * self.tokens, of_token).concat()
     }
 
     fn add(&self, expert: &HostExpert, x: [&[f64]; 2], token: usize, weight: f64, out: &mut [f64]) {

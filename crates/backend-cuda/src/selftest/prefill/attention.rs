@@ -5,6 +5,7 @@ use crate::backend::arguments as args;
 use crate::backend::kernels::AttentionTiles;
 use crate::gpu::{Buffer, Gpu, GpuError};
 use crate::selftest::matmul::{Finding, find};
+use crate::selftest::parallel;
 use fastrand::Rng;
 use overshot_model::quant::{
     ENTRY_BYTES, ENTRY_DATA_BYTES, ENTRY_SCALE_BYTES, PackedPage, decode_entry, encode_entry,
@@ -256,14 +257,18 @@ impl AttentionInputs {
     pub fn check(&mut self, kernel: &AttentionTiles, one_in: usize) -> Result<Finding, GpuError> {
         let answers = self.bits(kernel)?;
         let mut all = Finding { worst: 0.0, not_finite: 0, unprepared: 0, bits: vec![] };
-        for (token, answer) in answers.iter().enumerate().step_by(one_in.max(1)) {
-            for (head, answer) in answer.chunks_exact(HEAD_DIM).enumerate() {
-                let answer: Vec<f32> = answer.iter().map(|bits| f32::from_bits(*bits)).collect();
-                let (exact, allowed) = self.reference(token, head, |q| q);
-                let finding = find(&answer, &exact, |at| allowed[at]);
-                all.worst = all.worst.max(finding.worst);
-                all.not_finite += finding.not_finite;
-            }
+        let heads = self.case.heads;
+        let compared: Vec<usize> = (0..answers.len()).step_by(one_in.max(1)).collect();
+        let of_head = |at: usize| {
+            let (token, head) = (compared[at / heads], at % heads);
+            let answer = &answers[token][head * HEAD_DIM..][..HEAD_DIM];
+            let answer: Vec<f32> = answer.iter().map(|bits| f32::from_bits(*bits)).collect();
+            let (exact, allowed) = self.reference(token, head, |q| q);
+            find(&answer, &exact, |at| allowed[at])
+        };
+        for finding in parallel::map(compared.len() * heads, of_head) {
+            all.worst = all.worst.max(finding.worst);
+            all.not_finite += finding.not_finite;
         }
         all.bits = answers.concat();
         Ok(all)

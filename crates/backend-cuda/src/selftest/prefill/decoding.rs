@@ -8,6 +8,7 @@ use crate::backend::decoding::{Decode, Decoding, Sizes};
 use crate::backend::kernels::{Launcher, THREADS, attention_source};
 use crate::decode::Variant;
 use crate::gpu::{Gpu, GpuError, Grid};
+use crate::selftest::parallel;
 use overshot_gpu_model::Pin;
 use overshot_model::quant::{bf16_decode, bf16_encode};
 use overshot_model::{HEAD_DIM, LayerKind};
@@ -78,14 +79,17 @@ impl DecodeStep {
         let to_bf16 = |q: f64| f64::from(bf16_decode(bf16_encode(q as f32)));
         let mut off = Off { overall: 0.0, worst_head: 0.0 };
         let (mut errors, mut squares) = (0.0, 0.0);
-        for (at, answer) in answers.chunks_exact(HEAD_DIM).enumerate() {
-            let (token, head) = (at / heads, at % heads);
-            if token % one_in != 0 {
-                continue;
-            }
-            let (exact, _) = inputs.reference(token, head, to_bf16);
-            let error: f64 = answer.iter().zip(&exact).map(|(a, e)| (f64::from(*a) - e).powi(2)).sum();
-            let square: f64 = exact.iter().map(|e| e * e).sum();
+        let compared: Vec<usize> =
+            (0..answers.len() / HEAD_DIM).filter(|at| (at / heads).is_multiple_of(one_in)).collect();
+        let (inputs, answers) = (&*inputs, &answers);
+        let of_head = |number: usize| {
+            let at = compared[number];
+            let (exact, _) = inputs.reference(at / heads, at % heads, to_bf16);
+            let answer = answers[at * HEAD_DIM..].iter();
+            let error: f64 = answer.zip(&exact).map(|(a, e)| (f64::from(*a) - e).powi(2)).sum();
+            (error, exact.iter().map(|e| e * e).sum::<f64>())
+        };
+        for (error, square) in parallel::map(compared.len(), of_head) {
             // NaN is no maximum, but stays in sums.
             off.worst_head = off.worst_head.max((error / square).sqrt());
             (errors, squares) = (errors + error, squares + square);

@@ -5,6 +5,7 @@ use crate::backend::arguments as args;
 use crate::backend::kernels::{IndexTiles, IndexWay, Launcher, SELECT_THREADS, index_select_source};
 use crate::gpu::{Buffer, Gpu, GpuError, Grid, Shape};
 use crate::selftest::matmul::{Finding, find};
+use crate::selftest::parallel;
 use fastrand::Rng;
 use overshot_backend::IndexKeyFormat;
 use overshot_model::INDEX_DIM;
@@ -211,6 +212,26 @@ impl IndexInputs {
         kernels.select.launch(Grid(self.step.tokens.len() as u32, 1, 1), &self.args)
     }
 
+    fn visible(&self, token: usize) -> usize {
+        (self.step.tokens[token].1 + 1) / 4
+    }
+
+    /// In float64, and the sums of magnitudes; of a token that has scores.
+    fn reference(&self, token: usize) -> (Vec<f64>, Vec<f64>) {
+        let (heads, row, visible) = (self.case.heads, self.step.tokens[token].0, self.visible(token));
+        let visible = if visible <= self.case.top { 0 } else { visible };
+        let (mut exact, mut magnitude) = (vec![0.0; visible], vec![0.0; visible]);
+        for (index, key) in self.keys[row][..visible].iter().enumerate() {
+            for (head, q) in self.rounded[token * heads..][..heads].iter().enumerate() {
+                let products = q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
+                let weight = f64::from(self.weights[token * heads + head] * self.args.scale);
+                exact[index] += weight * products.clone().sum::<f64>().max(0.0);
+                magnitude[index] += weight.abs() * products.map(f64::abs).sum::<f64>();
+            }
+        }
+        (exact, magnitude)
+    }
+
     /// Compares every `one_in`-th token: queries and choices to the bit, scores within what float32 sums of so many steps of
     /// 16 lose at most, and both ways to them to the bit.
     pub fn check(&mut self, kernels: &IndexKernels, one_in: usize) -> Result<Finding, GpuError> {
@@ -231,9 +252,11 @@ impl IndexInputs {
         self.scores.fill_bytes(0xff)?;
         kernels.tiles.scores(&self.args, other)?;
         let other_scores = self.scores.copy_out()?;
+        let compared: Vec<usize> = (0..self.step.tokens.len()).step_by(one_in.max(1)).collect();
+        let references = parallel::map(compared.len(), |at| self.reference(compared[at]));
         let mut all = Finding { worst: 0.0, not_finite: 0, unprepared: 0, bits: vec![] };
-        for (token, &(row, position)) in self.step.tokens.iter().enumerate().step_by(one_in.max(1)) {
-            let visible = (position + 1) / 4;
+        for (token, (exact, magnitude)) in compared.into_iter().zip(references) {
+            let visible = self.visible(token);
             let own = &scores[token * self.args.score_stride as usize..][..visible];
             let list = &selected[token * top..][..top.min(visible)];
             let expected = if visible <= top { (0..visible as i32).collect() } else { best(own, top) };
@@ -250,15 +273,6 @@ impl IndexInputs {
                     words.iter().flat_map(|word| [word.to_bits() as u16, (word.to_bits() >> 16) as u16]);
                 let same = codes.zip(rounded).all(|(code, x)| bf16_decode(code) == *x);
                 all.unprepared += usize::from(!same);
-            }
-            let (mut exact, mut magnitude) = (vec![0.0; visible], vec![0.0; visible]);
-            for (index, key) in self.keys[row][..visible].iter().enumerate() {
-                for (head, q) in rounded.iter().enumerate() {
-                    let products = q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
-                    let weight = f64::from(self.weights[token * heads + head] * self.args.scale);
-                    exact[index] += weight * products.clone().sum::<f64>().max(0.0);
-                    magnitude[index] += weight.abs() * products.map(f64::abs).sum::<f64>();
-                }
             }
             let allowed = f64::powi(2.0, -23) * (INDEX_DIM as f64 / 16.0 + heads as f64 / 4.0 + 8.0);
             let finding = find(own, &exact, |at| allowed * magnitude[at]);
