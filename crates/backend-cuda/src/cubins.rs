@@ -38,8 +38,8 @@ impl Source {
     /// Whether each of its kernels waits by itself for the launch before (`kernels/common/ptx.cuh`), and so may be launched
     /// before that has ended. Read from the text, so that no kernel is taken for one that does.
     pub fn waits_for_launch_before(&self) -> bool {
-        let kernels = self.text.matches("__global__").count();
-        kernels > 0 && self.text.matches("_launch_before();").count() == kernels
+        let mut kernels = self.text.split("__global__").skip(1).peekable();
+        kernels.peek().is_some() && kernels.all(|kernel| kernel.matches("_launch_before();").count() == 1)
     }
 
     /// What a cubin is made of but the compiler.
@@ -123,6 +123,9 @@ mod tests {
             "__global__ a() { begin_after_launch_before(); } __global__ b() { wait_for_launch_before(); }"
         ));
         assert!(!waits("__global__ a() { begin_after_launch_before(); } __global__ b() { }"));
+        assert!(!waits(
+            "__global__ a() { wait_for_launch_before(); wait_for_launch_before(); } __global__ b() { }"
+        ));
         assert!(!waits("__global__ a() { }"));
         assert!(!waits(""));
     }

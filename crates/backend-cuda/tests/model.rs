@@ -11,6 +11,7 @@ use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_backend_cuda::backend::{Company, CudaBackend};
 use overshot_backend_cuda::emulator::{EmulatedGpu, Launches, Order};
 use overshot_backend_cuda::gpu::Gpu;
+use overshot_backend_cuda::selftest::logit_differences;
 use overshot_conformance::{Bench, Extent, Prompt, Setup, Subject, argmax, bits, drawn_plainly, open};
 use overshot_model::Model;
 use std::sync::Arc;
@@ -43,16 +44,9 @@ impl Subject for Cpu {
     }
 }
 
-/// Largest difference of each position, over the largest logit.
 fn differences(model: &Model, ours: &[f32], theirs: &[f32]) -> Vec<f32> {
     assert_eq!(ours.len(), theirs.len());
-    let largest = theirs.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-    let rows = ours.chunks_exact(model.spec.vocab_size).zip(theirs.chunks_exact(model.spec.vocab_size));
-    let worst = |(a, b): (&[f32], &[f32])| {
-        let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-        differences.fold(0.0, |worst: f32, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
-    };
-    rows.map(|row| worst(row) / largest).collect()
+    logit_differences(ours, theirs, model.spec.vocab_size)
 }
 
 /// Feeds `tokens` to both backends, a device in `chunks`.

@@ -1,8 +1,8 @@
 // A block's product of ROWS weight rows with TOKENS tokens, weights streamed once from memory in any format.
 //
 // Weights are the A operand of mma.m16n8k16, inputs the B operand. Both come through a ring of stages in shared memory, filled by
-// 16-byte copies that run ahead (cp.async; rows even of the launch before), with one barrier a stage. A stage is WARP_COLS *blocks* of columns, a block BLOCK_BYTES of
-// each row: by format 32 (F32) to 256 (FP4) columns. Warps stand in a box of WARP_ROWS x WARP_COLS x WARP_TOKENS: those along
+// 16-byte copies that run ahead (cp.async; rows are asked for even before the launch before has ended), with one barrier a stage.
+// A stage is WARP_COLS *blocks* of columns, a block BLOCK_BYTES of each row: by format 32 (F32) to 256 (FP4) columns. Warps stand in a box of WARP_ROWS x WARP_COLS x WARP_TOKENS: those along
 // WARP_COLS share rows and take a block of each stage, and their sums are added up at the end, in order.
 //
 // The instruction does not care which column is which as long as A and B agree, so of each 32 columns lane (g, t) has columns 8 t

@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_MIN) dense(const __
     const Inputs in{job.in, input_rows, tokens, job.first_col};
     const int stages = stages_of(job.matrix), each = job.split_bytes / stage_bytes(job.matrix.format), first = min(split * each, stages);
     multiply<false, true>(rows, in, first, min(each, stages - first), shared_address(memory), total);
-    wait_for_launch_before();           // a block that had no stage has not waited yet
+    wait_for_launch_before();           // has waited: said here for those who ask this text (src/cubins.rs)
 
     const Place at;
     const bool has_sums = at.cols == 0;

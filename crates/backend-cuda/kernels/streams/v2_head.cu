@@ -1,8 +1,8 @@
 // The collapse of the residual streams behind the last layer, for the positions whose logits are wanted. Version 2: a block a
 // position, which goes over its streams once for all four products and the norm.
 //
-// For Flash (d = 4096) a block reads 5 x 16,384 numbers (328 kB): at 64 bytes a clock 3 us. `__ldg` lets loads run ahead of
-// stores. Version 1 gave each product to one warp; it was not timed by itself.
+// For Flash (d = 4096) a block reads 5 x 16,384 numbers (328 kB): at 64 bytes a clock 3 us. `__ldg` lets loads of
+// weights run ahead of stores. Version 1 gave each product to one warp; it was not timed by itself.
 #include "step.cuh"
 
 constexpr int THREADS = 1024;

@@ -25,6 +25,7 @@ mod timing;
 pub use error::SelftestError;
 pub use families::run_all;
 pub use inputs::{Case, Exponents, Lengths, ListShape};
+pub use reference::logit_differences;
 pub use report::report;
 pub use run::{Options, run};
 

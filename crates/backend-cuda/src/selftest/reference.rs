@@ -102,10 +102,28 @@ fn ratio(error: f64, size: f64) -> f64 {
     }
 }
 
+/// Largest difference of each position's logits, over the largest of all; infinite where a logit is no number.
+pub fn logit_differences(ours: &[f32], theirs: &[f32], vocab: usize) -> Vec<f32> {
+    let largest = theirs.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+    let rows = ours.chunks_exact(vocab).zip(theirs.chunks_exact(vocab));
+    let worst = |(a, b): (&[f32], &[f32])| {
+        let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+        differences.fold(0.0_f32, |worst, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
+    };
+    rows.map(|row| worst(row) / largest).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::inputs::{Exponents, Lengths, ListShape};
     use super::*;
+
+    #[test]
+    fn a_logit_that_is_no_number_is_no_small_difference() {
+        let theirs = [1.0, 2.0, -4.0, 0.0];
+        assert_eq!(logit_differences(&[1.0, 2.0, -4.0, 1.0], &theirs, 2), [0.0, 0.25]);
+        assert_eq!(logit_differences(&[f32::NAN, 2.0, -4.0, 0.0], &theirs, 2), [f32::INFINITY, 0.0]);
+    }
 
     fn small() -> Case {
         Case {

@@ -8,6 +8,7 @@ use overshot_backend::{Backend, Numerics};
 use overshot_backend_cpu::{CpuBackend, CpuOptions, Isa};
 use overshot_backend_cuda::backend::{Company, CudaBackend, CudaOptions};
 use overshot_backend_cuda::gpu::Gpu;
+use overshot_backend_cuda::selftest::logit_differences;
 use overshot_kv::PoolCapacity;
 use overshot_model::{Bytes, Model};
 use serde::Serialize;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 /// Past a window, its ring and entries of every kind, in steps of a prompt, of an answer and of several tokens at once.
 const STEPS: [usize; 10] = [140, 30, 1, 1, 1, 1, 1, 1, 8, 24];
 
-/// How one numerics mode came out: the largest difference of each position's logits, over the largest of all.
+/// How one numerics mode came out, by [`logit_differences`].
 #[derive(Debug, Serialize)]
 pub struct Check {
     numerics: String,
@@ -60,7 +61,7 @@ fn check_mode(
     let ours =
         CudaBackend::new(model, on_gpu, gpus).context("the built-in model cannot be brought to the GPU")?;
     let ours = logits(Box::new(ours), tokens)?;
-    let mut differences = differences(&ours, &theirs, model.spec.vocab_size);
+    let mut differences = logit_differences(&ours, &theirs, model.spec.vocab_size);
     differences.sort_by(f32::total_cmp);
     let [median, nine_in_ten] = [differences.len() / 2, differences.len() * 9 / 10].map(|at| differences[at]);
     let passed = median <= limits[0] && nine_in_ten <= limits[1];
@@ -79,29 +80,10 @@ fn logits(backend: Box<dyn Backend>, mut tokens: &[u32]) -> anyhow::Result<Vec<f
     Ok(all)
 }
 
-/// Infinite where a logit is no number.
-fn differences(ours: &[f32], theirs: &[f32], vocab: usize) -> Vec<f32> {
-    let largest = theirs.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-    let rows = ours.chunks_exact(vocab).zip(theirs.chunks_exact(vocab));
-    let worst = |(a, b): (&[f32], &[f32])| {
-        let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-        differences.fold(0.0_f32, |worst, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
-    };
-    rows.map(|row| worst(row) / largest).collect()
-}
-
-#[cfg(test)]
+#[cfg(all(test, feature = "gpu-emulator", feature = "embedded-model"))]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_logit_that_is_no_number_is_no_small_difference() {
-        let theirs = [1.0, 2.0, -4.0, 0.0];
-        assert_eq!(differences(&[1.0, 2.0, -4.0, 1.0], &theirs, 2), [0.0, 0.25]);
-        assert_eq!(differences(&[f32::NAN, 2.0, -4.0, 0.0], &theirs, 2), [f32::INFINITY, 0.0]);
-    }
-
-    #[cfg(all(feature = "gpu-emulator", feature = "embedded-model"))]
     #[test]
     fn the_built_in_model_is_right_on_the_emulator() {
         use overshot_backend_cuda::emulator::{EmulatedGpu, Order};

@@ -1,4 +1,4 @@
-//! Kernels at sizes that no fixture has, on the emulator: here the router.
+//! Kernels at sizes that no fixture has, on the emulator: here the router; and which kernels begin early.
 
 mod streams;
 
@@ -57,4 +57,13 @@ fn tokens_go_to_their_best_experts_and_of_equals_to_the_lower() {
             }
         }
     }
+}
+
+/// A kernel that stops waiting for the launch before would silently be launched in order, as these are.
+#[test]
+fn all_of_a_step_but_sums_begins_early() {
+    let all = sources().into_iter().chain(crate::matmul::shipped_sources());
+    let in_order: Vec<String> =
+        all.filter(|source| !source.waits_for_launch_before()).map(|source| source.name).collect();
+    assert_eq!(in_order, [reduce_source().name, push_source().name]);
 }
